@@ -1,0 +1,3 @@
+//! A virtual Gen8 GPU: PCI, registers, execlists, interrupts, display.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! The per-guest device model: serves Xen ioreqs with a virtual GPU.

@@ -1,0 +1,1 @@
+//! Shared rings between device models and vgpud, and their messages.

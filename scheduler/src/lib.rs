@@ -1,0 +1,1 @@
+//! Owns the GPU: audit, remap, shadow tables, scheduling; the vgpud daemon.

@@ -1,0 +1,3 @@
+//! Run by libxl as the device model: registers with vgpud, then becomes QEMU.
+
+fn main() {}

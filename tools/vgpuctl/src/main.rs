@@ -1,0 +1,3 @@
+//! Administration, demo and benches.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! An xl front-end that understands vgpu=.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! An in-process hypervisor with Xen's page layouts and rules, for tests.

@@ -1,0 +1,1 @@
+//! Safe Xen device-model operations, foreign memory, event channels, grants and xenstore.
