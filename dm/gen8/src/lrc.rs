@@ -1,0 +1,73 @@
+//! The logical ring context image (Linux `gt/intel_lrc_reg.h`, `gt/intel_lrc.c:gen8_rcs_offsets`, `gen8_xcs_offsets`).
+//!
+//! Page 0 is the per-process status page, page 1 holds the registers as
+//! pairs of offset and value behind LRI headers. The indices below are
+//! dwords in page 1 and name values. i915 writes the headers and offsets
+//! itself, so only these positions are a contract; a GPU may keep what else
+//! it saves from [`PRIVATE`] on.
+
+/// The page of the image that is the per-process hardware status page.
+pub const PPHWSP_PAGE: u32 = 0;
+/// The page of the image that holds the registers.
+pub const REGISTER_PAGE: u32 = 1;
+
+/// CTX_CONTROL, masked.
+pub const CONTEXT_CONTROL: usize = 0x03;
+/// RING_HEAD.
+pub const RING_HEAD: usize = 0x05;
+/// RING_TAIL.
+pub const RING_TAIL: usize = 0x07;
+/// RING_START, a GGTT address.
+pub const RING_START: usize = 0x09;
+/// RING_CTL.
+pub const RING_CTL: usize = 0x0b;
+/// Batch head, high half.
+pub const BB_HEAD_UDW: usize = 0x0d;
+/// Batch head, low half.
+pub const BB_HEAD: usize = 0x0f;
+/// Batch state.
+pub const BB_STATE: usize = 0x11;
+/// Second-level batch head, high half.
+pub const SBB_HEAD_UDW: usize = 0x13;
+/// Second-level batch head, low half.
+pub const SBB_HEAD: usize = 0x15;
+/// Second-level batch state.
+pub const SBB_STATE: usize = 0x17;
+/// Per-context batch: GGTT address, bit 0 valid (RCS only).
+pub const PER_CTX_BB: usize = 0x19;
+/// Indirect context: GGTT address, bits 5:0 its length in cache lines (RCS only).
+pub const INDIRECT_CTX: usize = 0x1b;
+/// Where in the restore the indirect context runs (RCS only).
+pub const INDIRECT_CTX_OFFSET: usize = 0x1d;
+/// Run time of the context in timestamp units.
+pub const CTX_TIMESTAMP: usize = 0x23;
+/// PDP3 high; the other pointers follow at descending number.
+pub const PDP3_UDW: usize = 0x25;
+/// PDP0 high: PML4 address, high half.
+pub const PDP0_UDW: usize = 0x31;
+/// PDP0 low: PML4 address, low half.
+pub const PDP0_LDW: usize = 0x33;
+/// Render power clock state (RCS only).
+pub const R_PWR_CLK_STATE: usize = 0x43;
+/// From this dword on the image's content is the GPU's own.
+pub const PRIVATE: usize = 0x100;
+/// Dwords in a page.
+pub const PAGE_DWORDS: usize = 1024;
+
+/// CTX_CONTROL bit 0: do not restore the engine state from the image.
+pub const RESTORE_INHIBIT: u32 = 1 << 0;
+/// CTX_CONTROL bit 2: do not save the engine state.
+pub const SAVE_INHIBIT: u32 = 1 << 2;
+/// CTX_CONTROL bit 3: do not wait for the switch to finish.
+pub const INHIBIT_SYNC_SWITCH: u32 = 1 << 3;
+
+/// Bytes of a ring from its RING_CTL value: bits 20:12 are pages - 1.
+#[must_use]
+pub const fn ring_bytes(ctl: u32) -> u32 {
+    (ctl & 0x1f_f000) + 0x1000
+}
+
+/// The bits of RING_HEAD that are a byte offset; the rest count wraps.
+pub const HEAD_OFFSET: u32 = 0x1f_fffc;
+/// The bits of RING_TAIL that are a byte offset.
+pub const TAIL_OFFSET: u32 = 0x1f_fff8;
