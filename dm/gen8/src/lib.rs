@@ -14,5 +14,6 @@ pub mod irq;
 pub mod lrc;
 pub mod pte;
 pub mod ring;
+pub mod switched;
 
 pub use engine::{Engine, EngineSet};
