@@ -88,8 +88,6 @@ pub enum Handler {
     Ier,
     /// PVINFO notification to the device model.
     Notify,
-    /// PVINFO: the guest's driver is up.
-    DisplayReady,
     /// LCPLL_CTL: lock and FCLK-done follow their requests.
     Lcpll,
     /// Display power well: state follows the requests of all four registers.

@@ -17,6 +17,9 @@ pub const NON_MAPPABLE_SIZE: u32 = BASE + 0x4c;
 /// Page-table root of a notification, low half; the high half follows.
 pub const PDP0: u32 = BASE + 0x838;
 
+/// The guest writes 1 when its driver is up.
+pub const DISPLAY_READY: u32 = BASE + 0x804;
+
 /// Capabilities: full PPGTT (bit 2) and status-page emulation (bit 3), both
 /// of which i915 demands. Not bit 4, huge GTT pages: Gen8 i915 uses 4 KiB
 /// pages anyway (Linux `i915_driver.c:i915_driver_hw_probe`).
@@ -49,12 +52,10 @@ pub(super) static TABLE: &[Register] = &[
         32,
         "Linux gt/intel_ggtt_fencing.c:intel_ggtt_init_fences",
     ),
-    handled(
+    plain(
         "VGT_DISPLAY_READY",
-        at(BASE + 0x804),
-        Handler::DisplayReady,
+        at(DISPLAY_READY),
         0,
-        Saved::Image,
         "Linux i915_vgpu.c:intel_vgpu_register",
     ),
     handled(
