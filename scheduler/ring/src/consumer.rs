@@ -39,6 +39,8 @@ pub struct Consumer<M, W, D> {
     head: u64,
     /// The producer's index as last read and found possible.
     tail: u64,
+    /// Our count of sleeps and wake-ups.
+    sleeps: u64,
     /// How long to poll before the next sleep, and at most.
     spin: Duration,
     most_spin: Duration,
@@ -57,6 +59,7 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
             place,
             head: 0,
             tail: 0,
+            sleeps: 0,
             spin: most_spin,
             most_spin,
             _message: PhantomData,
@@ -143,22 +146,33 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
     /// # Errors
     /// [`RingError::Index`] when the producer's index is impossible.
     pub fn arm(&mut self) -> Result<bool, RingError> {
-        let sleeping = self.place.indices + index::SLEEPING;
-        self.words.store(sleeping, 1, Ordering::Relaxed);
+        self.count_sleep(true);
         // See Producer::push: ours or theirs sees the other.
         self.words.fence();
         let ready = self.ready();
         if !matches!(ready, Ok(false)) {
-            self.words.store(sleeping, 0, Ordering::Relaxed);
+            self.count_sleep(false);
         }
         ready
     }
 
     /// Ends a sleep announced by [`Consumer::arm`].
     pub fn disarm(&mut self) {
-        let sleeping = self.place.indices + index::SLEEPING;
-        self.words.store(sleeping, 0, Ordering::Relaxed);
+        self.count_sleep(false);
         self.bell.clear();
+    }
+
+    /// Makes the count odd, which announces sleep, or even.
+    fn count_sleep(&mut self, asleep: bool) {
+        if (self.sleeps % 2 == 1) == asleep {
+            return;
+        }
+        self.sleeps = self.sleeps.wrapping_add(1);
+        self.words.store(
+            self.place.indices + index::SLEEPS,
+            self.sleeps,
+            Ordering::Relaxed,
+        );
     }
 
     /// The doorbell this end waits on.

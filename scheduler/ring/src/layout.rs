@@ -36,9 +36,10 @@ pub mod index {
     pub const PRODUCER: usize = 0;
     /// Messages ever popped. Written by the consumer.
     pub const CONSUMER: usize = 16;
-    /// 1 while the consumer wants a ring of the doorbell; whoever sets it
-    /// back to 0 first is the consumer awake or the producer that rings.
-    pub const SLEEPING: usize = 32;
+    /// Sleeps and wake-ups of the consumer, counted together: odd while it
+    /// wants a ring of the doorbell, one for each odd number. Written by the
+    /// consumer.
+    pub const SLEEPS: usize = 32;
 }
 
 /// Where one ring lies.

@@ -111,10 +111,6 @@ impl Words for AreaWords {
         self.word(index).store(value, order);
     }
 
-    fn swap(&self, index: usize, value: u64, order: Ordering) -> u64 {
-        self.word(index).swap(value, order)
-    }
-
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }

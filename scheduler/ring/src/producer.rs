@@ -16,6 +16,8 @@ pub struct Producer<M, W, D> {
     /// The consumer's index as last read; it only grows, so what it leaves
     /// free stays free and it need not be read again before that is used up.
     head: u64,
+    /// The sleep that was last ended by a ring.
+    rung: u64,
     _message: PhantomData<fn(M)>,
 }
 
@@ -28,6 +30,7 @@ impl<M: Message, W: Words, D: Doorbell> Producer<M, W, D> {
             place,
             tail: 0,
             head: 0,
+            rung: 0,
             _message: PhantomData,
         }
     }
@@ -48,14 +51,14 @@ impl<M: Message, W: Words, D: Doorbell> Producer<M, W, D> {
         self.tail = self.tail.wrapping_add(1);
         let tail = self.place.indices + index::PRODUCER;
         self.words.store(tail, self.tail, Ordering::Release);
-        // The consumer stores SLEEPING, fences, then loads our index. With a
+        // The consumer stores SLEEPS, fences, then loads our index. With a
         // fence here, one of us sees the other's store, so a message is never
         // left in the ring with the consumer asleep.
         self.words.fence();
-        let sleeping = self.place.indices + index::SLEEPING;
-        if self.words.load(sleeping, Ordering::Relaxed) != 0
-            && self.words.swap(sleeping, 0, Ordering::Relaxed) != 0
-        {
+        let sleeps = self.place.indices + index::SLEEPS;
+        let sleeps = self.words.load(sleeps, Ordering::Relaxed);
+        if sleeps % 2 == 1 && sleeps != self.rung {
+            self.rung = sleeps;
             self.bell.ring();
         }
         Ok(())

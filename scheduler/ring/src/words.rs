@@ -12,8 +12,6 @@ pub trait Words: Clone + Send {
     fn load(&self, index: usize, order: Ordering) -> u64;
     /// Stores to word `index`.
     fn store(&self, index: usize, value: u64, order: Ordering);
-    /// Stores to word `index` and returns what it held.
-    fn swap(&self, index: usize, value: u64, order: Ordering) -> u64;
     /// A sequentially consistent fence.
     fn fence(&self);
 }

@@ -30,7 +30,7 @@ impl LoomWords {
         &self.0[match at {
             index::PRODUCER => 0,
             index::CONSUMER => 1,
-            index::SLEEPING => 2,
+            index::SLEEPS => 2,
             slot => slot,
         }]
     }
@@ -42,9 +42,6 @@ impl Words for LoomWords {
     }
     fn store(&self, at: usize, value: u64, order: Ordering) {
         self.word(at).store(value, order);
-    }
-    fn swap(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.word(at).swap(value, order)
     }
     fn fence(&self) {
         fence(Ordering::SeqCst);
