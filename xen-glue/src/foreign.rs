@@ -9,8 +9,6 @@
 //! with `DeviceModel::modified_memory`.
 
 mod piece;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
