@@ -6,7 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
+pub mod clock;
+pub mod counters;
 pub mod dma;
+pub mod engine;
+pub mod ggtt;
+pub mod policy;
+pub mod ppgtt;
 pub mod registers;
 mod sync;
 pub mod windows;
+pub mod workload;

@@ -10,6 +10,7 @@ mod image;
 mod runs;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gen8::{Engine, pte, ring};
@@ -38,12 +39,10 @@ pub enum What {
         /// Where the guest has it, a page of its table.
         page: u32,
     },
-    /// The shadow ring of a context.
+    /// The shadow ring of a vGPU's engine.
     Ring {
-        /// Whose context.
+        /// Which engine.
         engine: Engine,
-        /// Where the guest has the context, a page of its table.
-        page: u32,
     },
     /// Pages of vgpud's own, for one use.
     Own {
@@ -93,6 +92,7 @@ struct Inner {
 pub struct Windows {
     gpu: Arc<Registers>,
     scratch: HostPage,
+    serial: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -138,6 +138,7 @@ impl Windows {
         Arc::new(Self {
             gpu,
             scratch,
+            serial: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 runs: FreeRuns::new(start, pages),
                 windows: HashMap::new(),
@@ -221,6 +222,17 @@ impl Windows {
             start,
             wrote,
         })
+    }
+
+    /// Pins pages of vgpud's own in a window that goes with the pin.
+    ///
+    /// # Errors
+    /// As [`Self::pin`].
+    pub fn pin_own(self: &Arc<Self>, vgpu: u64, pages: &[HostPage]) -> Result<Pin, NoRoom> {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let entries: Vec<u64> = pages.iter().map(|p| entry(p.bus())).collect();
+        let what = What::Own { serial };
+        self.pin(Key { vgpu, what }, &entries)
     }
 
     fn unpin(&self, key: Key) {

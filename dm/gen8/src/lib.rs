@@ -7,6 +7,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod cmd;
 pub mod csb;
 pub mod engine;

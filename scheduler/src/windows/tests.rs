@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+
 
 use gpu_bus::{GGTT_BASE, Gpu};
 use proptest::prelude::*;
