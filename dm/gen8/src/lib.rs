@@ -7,12 +7,14 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod cmd;
 pub mod csb;
 pub mod engine;
 pub mod irq;
 pub mod lrc;
 pub mod pte;
+pub mod regs;
 pub mod ring;
 pub mod switched;
 
