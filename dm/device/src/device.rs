@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gen8::regs::pvinfo;
+use gen8::vreg::pvinfo;
 use serde::Serialize;
 use vgpu_ring::Event;
 

@@ -1,7 +1,7 @@
 //! Display registers that have code behind them, and the pipes' vertical
 //! blanks.
 
-use gen8::regs::{Handler, display as reg};
+use gen8::vreg::{Handler, display as reg};
 
 use crate::core::{Core, Seams};
 use crate::interrupts::BankId;

@@ -2,7 +2,7 @@
 //! stop and reset.
 
 use gen8::csb;
-use gen8::regs::Handler;
+use gen8::vreg::Handler;
 use gen8::{Engine, EngineSet, irq, lrc, ring};
 use serde::{Deserialize, Serialize};
 use vgpu_ring::{Event, Request};
@@ -430,7 +430,7 @@ impl Core {
                 ring::CSB_PTR,
             ] {
                 let offset = base + register;
-                let reset = gen8::regs::find(offset).map_or(0, |(row, i)| row.reset_value(i));
+                let reset = gen8::vreg::find(offset).map_or(0, |(row, i)| row.reset_value(i));
                 self.store(seams, offset, reset);
             }
         }

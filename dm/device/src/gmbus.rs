@@ -1,7 +1,7 @@
 //! GMBUS, and the monitor's identification behind pin pair 5 (port B)
 //! (Linux `display/intel_gmbus.c`, `intel_gmbus_regs.h`).
 
-use gen8::regs::pch;
+use gen8::vreg::pch;
 use serde::{Deserialize, Serialize};
 
 use crate::edid::{self, EDID_BYTES, Mode};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gen8::regs::{self, Access, Handler, Saved};
+use gen8::vreg::{self, Access, Handler, Saved};
 use gen8::{Engine, ring};
 use serde::Serialize;
 
@@ -84,7 +84,7 @@ impl Core {
         let pipes = self.pipes.iter().zip(["A", "B", "C"]).enumerate();
         let pipes = pipes.filter_map(|(number, (pipe, name))| {
             let pipe = pipe.as_ref()?;
-            let surface = crate::pipe::of_pipe(regs::display::DSPSURF_A, number);
+            let surface = crate::pipe::of_pipe(vreg::display::DSPSURF_A, number);
             let view = PipeView {
                 line: pipe.line(now),
                 frames: pipe.blanks(now),
@@ -99,7 +99,7 @@ impl Core {
         let hottest = hottest.map(|(offset, n)| (name(*offset), *n)).collect();
         Inspection {
             config: self.config.clone(),
-            driver_up: self.regs.get(regs::pvinfo::DISPLAY_READY) & 1 != 0,
+            driver_up: self.regs.get(vreg::pvinfo::DISPLAY_READY) & 1 != 0,
             windows: windows.into_iter().collect(),
             interrupts,
             master: hex(self.irqs.master()),
@@ -144,7 +144,7 @@ impl Core {
 
     fn named_registers(&mut self, seams: &Seams) -> BTreeMap<String, String> {
         let mut named = BTreeMap::new();
-        for row in regs::all() {
+        for row in vreg::all() {
             for (i, offset) in (0..).zip(row.offsets()) {
                 let gmbus = row.access == Access::Handled(Handler::Gmbus);
                 // Reading GMBUS data moves it on; its state is elsewhere.
@@ -171,7 +171,7 @@ impl Core {
 
 /// A register's name, with its engine or number where there are several.
 fn name(offset: u32) -> String {
-    let Some((row, index)) = regs::find(offset) else {
+    let Some((row, index)) = vreg::find(offset) else {
         return format!("{offset:#x}");
     };
     if row.len() == 1 {

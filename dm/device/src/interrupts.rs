@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn the_banks_are_where_the_table_says() {
-        use gen8::regs::{Access, Handler};
-        for row in gen8::regs::all() {
+        use gen8::vreg::{Access, Handler};
+        for row in gen8::vreg::all() {
             let bank = matches!(
                 row.access,
                 Access::Handled(Handler::Isr | Handler::Imr | Handler::Iir | Handler::Ier)

@@ -1,7 +1,7 @@
 //! Register accesses of any size and alignment, as accesses to whole dwords
 //! with the bytes concerned.
 
-use gen8::regs::{Access, Handler, REGISTER_BYTES, pvinfo};
+use gen8::vreg::{Access, Handler, REGISTER_BYTES, pvinfo};
 use vgpu_ring::Request;
 
 use crate::core::{Core, Seams};

@@ -1,6 +1,6 @@
 //! A pipe's timing: scan line, frame count and vertical blanks from the clock.
 
-use gen8::regs::display as reg;
+use gen8::vreg::display as reg;
 use serde::{Deserialize, Serialize};
 
 use crate::registers::RegisterFile;

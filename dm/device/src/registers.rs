@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use gen8::regs::{self, Access, REGISTER_BYTES, Register, Saved, pvinfo};
+use gen8::vreg::{self, Access, REGISTER_BYTES, Register, Saved, pvinfo};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -58,7 +58,7 @@ fn index() -> &'static Index {
         };
         let mut behaviours = vec![unlisted];
         let mut rows: Vec<&'static Register> = Vec::new();
-        for row in regs::all() {
+        for row in vreg::all() {
             for switched in [false, true] {
                 let code = u16::try_from(behaviours.len()).unwrap_or(0);
                 behaviours.push(Behaviour {
@@ -67,7 +67,7 @@ fn index() -> &'static Index {
                 });
                 rows.push(row);
                 for offset in row.offsets() {
-                    if regs::is_switched(offset) != switched {
+                    if vreg::is_switched(offset) != switched {
                         continue;
                     }
                     let (page, at) = split(offset);
@@ -110,7 +110,7 @@ impl RegisterFile {
             pages: vec![None; PAGES],
             index: index(),
         };
-        for row in regs::all() {
+        for row in vreg::all() {
             for (i, offset) in (0..).zip(row.offsets()) {
                 file.set(offset, row.reset_value(i));
             }

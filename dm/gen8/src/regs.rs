@@ -1,350 +1,271 @@
-//! The registers a guest sees, as data: where, how an access behaves, what
-//! a reset leaves, how the value is saved, and where the fact was learnt.
-//!
-//! Offsets without a row are plain storage that starts at 0: that is what
-//! most of the display and clock-gating registers need, since i915 reads
-//! back what it wrote and complains about differences.
+//! Which registers are special: masked writes, writable by users' batches,
+//! part of a context.
 
-use crate::{Engine, switched};
+use crate::{Engine, EngineSet, ring};
 
-pub mod display;
-mod engine;
-mod gt;
-pub mod pch;
-pub mod pvinfo;
-
-/// Bytes of BAR0 that hold registers (Linux `intel_uncore.c:uncore_mmio_setup`).
-pub const REGISTER_BYTES: u32 = 2 << 20;
-
-/// Where a register, or a row of like registers, lies in BAR0.
+/// Where a block of registers starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// One register.
-    At(u32),
-    /// `count` registers, `stride` bytes apart.
-    Row {
-        /// Offset of the first.
-        first: u32,
-        /// How many.
-        count: u32,
-        /// Bytes from one to the next.
-        stride: u32,
-    },
-    /// One register in each engine's block, at this offset from its base.
-    Engines(u32),
-    /// `count` registers, 4 bytes apart, in each engine's block.
-    EngineRow {
-        /// Offset of the first from the engine's base.
-        first: u32,
-        /// How many on each engine.
-        count: u32,
-    },
+pub enum At {
+    /// At this BAR0 offset.
+    Bar(u32),
+    /// At this offset from the engine's block.
+    Engine(u32),
 }
 
-/// How reads and writes behave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Reads back what was written.
-    Storage,
-    /// Bits 31:16 of a write select which of bits 15:0 change; bits 31:16
-    /// read 0.
-    Masked,
-    /// Writing 1 clears a bit.
-    WriteOneToClear,
-    /// Writes are ignored.
-    ReadOnly,
-    /// Device code answers; the handler's documentation says how.
-    Handled(Handler),
-}
-
-/// Device code behind a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Handler {
-    /// Ring registers: the running context's image while one runs.
-    RingState,
-    /// MI_MODE: masked; the idle bit follows the engine.
-    MiMode,
-    /// RESET_CTL: masked; ready follows request.
-    ResetCtl,
-    /// ELSP: four writes load a list.
-    Elsp,
-    /// EXECLIST_STATUS: the running context.
-    ExeclistStatus,
-    /// RING_TIMESTAMP: 80 ns units of the device's clock.
-    Timestamp,
-    /// GDRST: resets engines, reads busy until vgpud has let go of them.
-    Gdrst,
-    /// The acknowledgement of FORCEWAKE_MT.
-    ForcewakeAck,
-    /// MASTER_IRQ: which banks have something to deliver.
-    Master,
-    /// An interrupt bank's status.
-    Isr,
-    /// An interrupt bank's mask.
-    Imr,
-    /// An interrupt bank's identity, write one to clear.
-    Iir,
-    /// An interrupt bank's enables.
-    Ier,
-    /// PVINFO notification to the device model.
-    Notify,
-    /// LCPLL_CTL: lock and FCLK-done follow their requests.
-    Lcpll,
-    /// Display power well: state follows the requests of all four registers.
-    PowerWell,
-    /// PIPECONF: the state bit follows the enable bit.
-    PipeConf,
-    /// PIPEDSL: the line being scanned out.
-    ScanLine,
-    /// Frames since the pipe was enabled.
-    FrameCount,
-    /// A plane's surface address: a write latches the plane.
-    Surface,
-    /// The surface being scanned out.
-    SurfaceLive,
-    /// DDI_BUF_CTL: idle while disabled.
-    DdiBuffer,
-    /// DisplayPort AUX control: every transfer times out at once.
-    Aux,
-    /// Sideband: done at once, successfully.
-    Sideband,
-    /// Power-controller mailbox: done at once, successfully.
-    Mailbox,
-    /// GMBUS control and data.
-    Gmbus,
-}
-
-/// How a register's value gets into a saved state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saved {
-    /// In the register image, by offset.
-    Image,
-    /// In the state of the part that handles it.
-    Part,
-    /// Not at all: the configuration or the clock gives it.
-    Derived,
-}
-
-/// What a register holds after power-on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reset {
-    /// This value.
-    Value(u32),
-    /// The engine's register base plus this.
-    EngineBase(u32),
-}
-
-/// One row of the table.
+/// Consecutive registers that are alike.
 #[derive(Clone, Copy, Debug)]
-pub struct Register {
-    /// Name in the documentation.
+pub struct Block {
+    /// Name of the first.
     pub name: &'static str,
-    /// Where.
-    pub place: Place,
-    /// How it behaves.
-    pub access: Access,
-    /// What it holds after power-on.
-    pub reset: Reset,
-    /// How it is saved.
-    pub saved: Saved,
-    /// Where the fact was learnt; `Linux` is 6.1's `drivers/gpu/drm/i915`.
-    pub source: &'static str,
+    /// Where they start.
+    pub at: At,
+    /// How many, 4 bytes each.
+    pub dwords: u32,
+    /// The command streamers they belong to.
+    pub engines: EngineSet,
 }
 
-impl Register {
-    const fn new(
-        name: &'static str,
-        place: Place,
-        access: Access,
-        reset: u32,
-        saved: Saved,
-        source: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            place,
-            access,
-            reset: Reset::Value(reset),
-            saved,
-            source,
+impl Block {
+    /// The BAR0 offset of the first register on `engine`.
+    #[must_use]
+    pub const fn start(&self, engine: Engine) -> u32 {
+        match self.at {
+            At::Bar(offset) => offset,
+            At::Engine(offset) => engine.mmio_base() + offset,
         }
     }
 
-    /// How many registers the row stands for.
+    /// Whether `offset` is one of them, as `engine` sees it.
     #[must_use]
-    pub const fn len(&self) -> u32 {
-        match self.place {
-            Place::At(_) => 1,
-            Place::Row { count, .. } => count,
-            Place::Engines(_) => 4,
-            Place::EngineRow { count, .. } => 4 * count,
-        }
-    }
-
-    /// Whether the row stands for no register.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The BAR0 offset of register `index` of the row.
-    #[must_use]
-    pub fn offset(&self, index: u32) -> Option<u32> {
-        if index >= self.len() {
-            return None;
-        }
-        Some(match self.place {
-            Place::At(offset) => offset,
-            Place::Row { first, stride, .. } => first + index * stride,
-            Place::Engines(rel) => engine_base(index)? + rel,
-            Place::EngineRow { first, count } => {
-                engine_base(index / count)? + first + (index % count) * 4
-            }
-        })
-    }
-
-    /// What register `index` of the row holds after power-on.
-    #[must_use]
-    pub fn reset_value(&self, index: u32) -> u32 {
-        let base = match self.place {
-            Place::Engines(_) => engine_base(index),
-            Place::EngineRow { count, .. } => engine_base(index / count),
-            Place::At(_) | Place::Row { .. } => None,
-        };
-        match self.reset {
-            Reset::Value(value) => value,
-            Reset::EngineBase(rel) => base.unwrap_or(0) + rel,
-        }
-    }
-
-    /// The BAR0 offsets of the row.
-    pub fn offsets(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.len()).filter_map(|i| self.offset(i))
+    pub fn contains(&self, engine: Engine, offset: u32) -> bool {
+        self.engines.contains(engine)
+            && offset
+                .checked_sub(self.start(engine))
+                .is_some_and(|o| o < self.dwords * 4)
     }
 }
 
-fn engine_base(index: u32) -> Option<u32> {
-    let index = usize::try_from(index).ok()?;
-    Some(Engine::from_index(index)?.mmio_base())
-}
+const RCS: EngineSet = EngineSet::of(&[Engine::Rcs]);
+const BCS: EngineSet = EngineSet::of(&[Engine::Bcs]);
 
-const fn plain(name: &'static str, place: Place, reset: u32, source: &'static str) -> Register {
-    Register::new(name, place, Access::Storage, reset, Saved::Image, source)
-}
-
-const fn masked(name: &'static str, place: Place, source: &'static str) -> Register {
-    Register::new(name, place, Access::Masked, 0, Saved::Image, source)
-}
-
-const fn fixed(name: &'static str, place: Place, value: u32, source: &'static str) -> Register {
-    Register::new(name, place, Access::ReadOnly, value, Saved::Derived, source)
-}
-
-const fn clearing(name: &'static str, place: Place, source: &'static str) -> Register {
-    Register::new(
+const fn rcs(name: &'static str, offset: u32, dwords: u32) -> Block {
+    Block {
         name,
-        place,
-        Access::WriteOneToClear,
-        0,
-        Saved::Image,
-        source,
-    )
-}
-
-const fn handled(
-    name: &'static str,
-    place: Place,
-    handler: Handler,
-    reset: u32,
-    saved: Saved,
-    source: &'static str,
-) -> Register {
-    Register::new(name, place, Access::Handled(handler), reset, saved, source)
-}
-
-const fn at(offset: u32) -> Place {
-    Place::At(offset)
-}
-
-const fn row(first: u32, count: u32, stride: u32) -> Place {
-    Place::Row {
-        first,
-        count,
-        stride,
+        at: At::Bar(offset),
+        dwords,
+        engines: RCS,
     }
 }
 
-/// The tables, by area of the device.
-pub static TABLES: [(&str, &[Register]); 5] = [
-    ("Engines", engine::TABLE),
-    ("Graphics core", gt::TABLE),
-    ("Paravirtual information page", pvinfo::TABLE),
-    ("Display", display::TABLE),
-    ("South display (PCH)", pch::TABLE),
+const GPR: Block = Block {
+    name: "CS_GPR",
+    at: At::Engine(ring::GPR0),
+    dwords: ring::GPR_COUNT * 2,
+    engines: EngineSet::ALL,
+};
+
+const SWCTRL: Block = Block {
+    name: "BCS_SWCTRL",
+    at: At::Bar(ring::BCS_SWCTRL),
+    dwords: 1,
+    engines: BCS,
+};
+
+/// Registers a batch without privilege may write: the hardware turns its
+/// other register writes into no-ops.
+///
+/// Sources: igt `tests/i915/gem_ctx_isolation.c:nonpriv_registers` (measured
+/// on hardware), Linux `i915_cmd_parser.c:gen7_render_regs` and
+/// `gen9_blt_regs`, `gt/intel_gt_regs.h` for the offsets.
+pub static USER: &[Block] = &[
+    GPR,
+    SWCTRL,
+    rcs("MI_PREDICATE_SRC0", 0x2400, 2),
+    rcs("MI_PREDICATE_SRC1", 0x2408, 2),
+    rcs("MI_PREDICATE_DATA", 0x2410, 2),
+    rcs("MI_PREDICATE_RESULT", 0x2418, 1),
+    rcs("MI_PREDICATE_RESULT_1", 0x241c, 1),
+    rcs("MI_PREDICATE_RESULT_2", 0x23bc, 1),
+    rcs("INSTPM", 0x20c0, 1),
+    rcs("NOPID", 0x2094, 1),
+    rcs("BB_OFFSET", 0x2158, 1),
+    rcs("GPGPU_THREADS_DISPATCHED", 0x2290, 2),
+    rcs("PS_INVOCATION_COUNT_0", 0x22c8, 2),
+    rcs("PS_DEPTH_COUNT_0", 0x22d8, 2),
+    rcs("PS_INVOCATION_COUNT_1", 0x22f0, 2),
+    rcs("PS_DEPTH_COUNT_1", 0x22f8, 2),
+    // HS, DS, IA, VS, GS, CL, PS counters, two dwords each.
+    rcs("HS_INVOCATION_COUNT", 0x2300, 22),
+    rcs("OA_CTX_CONTROL", 0x2360, 1),
+    rcs("OACTXID", 0x2364, 1),
+    rcs("3DPRIM_END_OFFSET", 0x2420, 1),
+    rcs("3DPRIM_START_VERTEX", 0x2430, 5),
+    rcs("PS_INVOCATION_COUNT_2", 0x2448, 2),
+    rcs("PS_DEPTH_COUNT_2", 0x2450, 2),
+    rcs("GPGPU_DISPATCHDIM", 0x2500, 3),
+    rcs("SO_NUM_PRIMS_WRITTEN", 0x5200, 8),
+    rcs("SO_PRIM_STORAGE_NEEDED", 0x5240, 8),
+    rcs("SO_WRITE_OFFSET", 0x5280, 4),
+    rcs("CACHE_MODE_0", 0x7000, 1),
+    rcs("CACHE_MODE_1", 0x7004, 1),
+    rcs("GT_MODE", 0x7008, 1),
+    rcs("L3CNTLREG", 0x7034, 1),
+    rcs("TD_CTL", 0xe400, 2),
 ];
 
-/// Every row.
-pub fn all() -> impl Iterator<Item = &'static Register> {
-    TABLES.iter().flat_map(|(_, rows)| rows.iter())
+/// Registers that belong to a context: saved and restored with it, in this
+/// order. Sources: [`USER`]; Linux `gt/intel_workarounds.c:bdw_ctx_workarounds_init`
+/// and `gvt/mmio_context.c:gen8_engine_mmio_list` (entries marked as in the context).
+pub static CONTEXT: &[Block] = &[
+    GPR,
+    SWCTRL,
+    rcs("MI_PREDICATE_SRC0", 0x2400, 8),
+    rcs("MI_PREDICATE_RESULT_2", 0x23bc, 1),
+    rcs("INSTPM", 0x20c0, 1),
+    rcs("GPGPU_THREADS_DISPATCHED", 0x2290, 2),
+    rcs("PS_INVOCATION_COUNT_0", 0x22c8, 2),
+    rcs("PS_DEPTH_COUNT_0", 0x22d8, 2),
+    rcs("PS_INVOCATION_COUNT_1", 0x22f0, 2),
+    rcs("PS_DEPTH_COUNT_1", 0x22f8, 2),
+    rcs("HS_INVOCATION_COUNT", 0x2300, 22),
+    rcs("OA_CTX_CONTROL", 0x2360, 1),
+    rcs("3DPRIM_END_OFFSET", 0x2420, 1),
+    rcs("3DPRIM_START_VERTEX", 0x2430, 5),
+    rcs("PS_INVOCATION_COUNT_2", 0x2448, 2),
+    rcs("PS_DEPTH_COUNT_2", 0x2450, 2),
+    rcs("GPGPU_DISPATCHDIM", 0x2500, 3),
+    rcs("SO_NUM_PRIMS_WRITTEN", 0x5200, 8),
+    rcs("SO_PRIM_STORAGE_NEEDED", 0x5240, 8),
+    rcs("SO_WRITE_OFFSET", 0x5280, 4),
+    rcs("CACHE_MODE_0", 0x7000, 1),
+    rcs("CACHE_MODE_1", 0x7004, 1),
+    rcs("GT_MODE", 0x7008, 1),
+    rcs("COMMON_SLICE_CHICKEN1", 0x7010, 1),
+    rcs("COMMON_SLICE_CHICKEN2", 0x7014, 1),
+    rcs("L3CNTLREG", 0x7034, 1),
+    rcs("HDC_CHICKEN0", 0x7300, 1),
+    rcs("VF_GUARDBAND", 0x83a4, 1),
+    rcs("HALF_SLICE_CHICKEN3", 0xe184, 1),
+    rcs("TD_CTL", 0xe400, 2),
+    rcs("ROW_CHICKEN", 0xe4f0, 1),
+    rcs("ROW_CHICKEN2", 0xe4f4, 1),
+];
+
+/// Offsets in every engine's block whose registers are masked: a write's
+/// high half says which bits of its low half count.
+pub static MASKED_ENGINE: &[u32] = &[
+    0x28, // EXCC
+    0x50, // PSMI_CTL
+    ring::MI_MODE,
+    ring::INSTPM,
+    ring::RESET_CTL,
+    ring::CONTEXT_CONTROL,
+    ring::MODE,
+    ring::CSB_PTR,
+];
+
+/// BAR0 offsets of masked registers outside [`MASKED_ENGINE`], ascending
+/// (Linux `gvt/handlers.c`: entries with `F_MODE_MASK` on Broadwell;
+/// `intel_uncore.c:FORCEWAKE_MT`).
+pub static MASKED: &[u32] = &[
+    0x2088, // FF_SLICE_CHICKEN
+    0x2090, // 3D_CHICKEN3
+    0x20dc, // GFX_MODE of older parts
+    0x20e0, // FF_SLICE_CS_CHICKEN1
+    0x20e4, // FF_SLICE_CS_CHICKEN2
+    0x2120, // CACHE_MODE_0 of older parts
+    0x2124, //
+    0x2470, //
+    0x2580, // CS_CHICKEN1
+    0x4030, // ARB_MODE
+    0x7000, // CACHE_MODE_0
+    0x7004, // CACHE_MODE_1
+    0x7008, // GT_MODE
+    0x7010, // COMMON_SLICE_CHICKEN1
+    0x7014, // COMMON_SLICE_CHICKEN2
+    0x7018, // HIZ_CHICKEN
+    0x7300, // HDC_CHICKEN0
+    0x83a4, // VF_GUARDBAND
+    0xa188, // FORCEWAKE_MT
+    0xe100, // HALF_SLICE_CHICKEN1
+    0xe180, // HALF_SLICE_CHICKEN2
+    0xe184, // HALF_SLICE_CHICKEN3
+    0xe188, // HALF_SLICE_CHICKEN5
+    0xe194, // HALF_SLICE_CHICKEN7
+    0xe49c, // ROW_CHICKEN3
+    0xe4f0, // ROW_CHICKEN
+    0xe4f4, // ROW_CHICKEN2
+    ring::BCS_SWCTRL,
+];
+
+/// Whether a write to `offset` applies only the bits its high half names.
+#[must_use]
+pub fn masked(offset: u32) -> bool {
+    if let Some((_, o)) = Engine::from_mmio(offset)
+        && MASKED_ENGINE.contains(&o)
+    {
+        return true;
+    }
+    MASKED.binary_search(&offset).is_ok()
 }
 
-/// The row of the register at `offset` and its place in the row.
+/// What a masked register holds after `write`.
 #[must_use]
-pub fn find(offset: u32) -> Option<(&'static Register, u32)> {
-    all().find_map(|r| {
-        let index = (0..r.len()).find(|&i| r.offset(i) == Some(offset))?;
-        Some((r, index))
-    })
+pub const fn apply_masked(old: u32, write: u32) -> u32 {
+    let mask = write >> 16;
+    (old & !mask) | (write & mask)
 }
 
-/// Whether the GPU needs the value of the register at `offset`.
+/// Whether a batch without privilege on `engine` may write `offset`.
 #[must_use]
-pub fn is_switched(offset: u32) -> bool {
-    switched::find(offset).is_some()
+pub fn user_writable(engine: Engine, offset: u32) -> bool {
+    USER.iter().any(|b| b.contains(engine, offset))
+}
+
+/// BAR0 offsets of the registers in `engine`'s context, in the order of
+/// [`CONTEXT`].
+pub fn context(engine: Engine) -> impl Iterator<Item = u32> {
+    CONTEXT
+        .iter()
+        .filter(move |b| b.engines.contains(engine))
+        .flat_map(move |b| (0..b.dwords).map(move |i| b.start(engine) + i * 4))
 }
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]
-    fn each_offset_has_one_row_and_is_an_aligned_register() {
-        let mut seen = BTreeMap::new();
-        for row in all() {
-            assert!(!row.is_empty(), "{}", row.name);
-            for offset in row.offsets() {
-                assert!(offset.is_multiple_of(4), "{} at {offset:#x}", row.name);
-                assert!(offset < REGISTER_BYTES, "{} at {offset:#x}", row.name);
-                let before = seen.insert(offset, row.name);
-                assert_eq!(before, None, "{} at {offset:#x}", row.name);
+    fn the_masked_table_is_sorted() {
+        assert!(MASKED.windows(2).all(|w| w[0] < w[1]));
+        assert!(masked(0x2_2200) && masked(0x1_209c) && masked(0x7300));
+        assert!(!masked(0x2230) && !masked(0x4_4200));
+    }
+
+    #[test]
+    fn a_masked_write_touches_what_its_mask_names() {
+        assert_eq!(apply_masked(0x00f0, 0x0011_0001), 0x00e1);
+        assert_eq!(apply_masked(0x1234, 0x0000_ffff), 0x1234);
+    }
+
+    #[test]
+    fn users_reach_their_own_engine_only() {
+        assert!(user_writable(Engine::Rcs, 0x2600));
+        assert!(user_writable(Engine::Bcs, 0x2_267c));
+        assert!(!user_writable(Engine::Bcs, 0x2_2680));
+        assert!(!user_writable(Engine::Bcs, 0x2600));
+        assert!(user_writable(Engine::Bcs, 0x2_2200));
+        assert!(!user_writable(Engine::Rcs, 0x2_2200));
+        assert!(!user_writable(Engine::Rcs, 0x2230));
+    }
+
+    #[test]
+    fn no_register_is_saved_twice() {
+        for e in Engine::ALL {
+            for (i, a) in context(e).enumerate() {
+                assert!(context(e).skip(i + 1).all(|b| a != b), "{e:?} {a:#x}");
             }
         }
-    }
-
-    #[test]
-    fn switched_registers_are_in_the_table_and_agree_with_it() {
-        for s in switched::GEN8 {
-            let row = all()
-                .find(|r| r.offsets().any(|o| o == s.offset))
-                .unwrap_or_else(|| panic!("{} {:#x}", s.name, s.offset));
-            let is_masked = matches!(
-                row.access,
-                Access::Masked | Access::Handled(Handler::MiMode)
-            );
-            assert_eq!(is_masked, s.masked, "{}", s.name);
-            let index = (0..row.len()).find(|&i| row.offset(i) == Some(s.offset));
-            assert_eq!(row.reset_value(index.unwrap()), s.reset, "{}", s.name);
-        }
-    }
-
-    #[test]
-    fn each_row_names_its_source() {
-        for row in all() {
-            assert!(row.source.len() > 4, "{}", row.name);
-        }
+        assert_eq!(context(Engine::Vcs).count(), 32);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::rig::Rig;
-use gen8::regs;
+use gen8::vreg;
 use guest_memory::GuestMemory;
 use proptest::prelude::*;
 use vgpu_device::{Bar, Device, GgttTable};
@@ -116,7 +116,7 @@ enum Step {
 
 /// Offsets that have something behind them, and any others.
 fn offset() -> impl Strategy<Value = u32> {
-    let rows: Vec<u32> = regs::all()
+    let rows: Vec<u32> = vreg::all()
         .flat_map(|r| r.offsets().collect::<Vec<_>>())
         .collect();
     prop_oneof![

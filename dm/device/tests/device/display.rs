@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::rig::Rig;
 use gen8::irq;
-use gen8::regs::display as reg;
+use gen8::vreg::display as reg;
 
 /// The mode-set of 1024x768 on port B as i915 does it.
 fn screen_on(rig: &Rig) {

@@ -1,7 +1,7 @@
 //! Submission, completion, faults and resets, as i915 drives them.
 
 use crate::rig::{Rig, context, status_page};
-use gen8::regs::pvinfo;
+use gen8::vreg::pvinfo;
 use gen8::{Engine, irq, lrc, ring};
 use guest_memory::GuestMemory;
 use vgpu_device::{Bar, Device};
@@ -339,7 +339,7 @@ fn a_restored_device_answers_alike_and_submits_again() {
     assert_eq!(again.save(), saved);
     assert_eq!(rig.world.windows.lock().unwrap().len(), 2);
     assert_eq!(rig.msis(), 1, "the pending interrupt is sent again");
-    for offset in (0..gen8::regs::REGISTER_BYTES).step_by(4) {
+    for offset in (0..gen8::vreg::REGISTER_BYTES).step_by(4) {
         let at = u64::from(offset);
         let [before, after] = [&rig.device, &again].map(|d| d.read(Bar::Registers, at, 4));
         assert_eq!(before, after, "{offset:#x}");

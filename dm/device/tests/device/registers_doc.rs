@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use gen8::regs::{self, Access, Place, Reset, Saved};
+use gen8::vreg::{self, Access, Place, Reset, Saved};
 
 fn place(p: Place) -> String {
     match p {
@@ -50,16 +50,16 @@ fn saved(s: Saved) -> &'static str {
 fn document() -> String {
     let mut doc = String::from(
         "# Registers\n\n\
-         Made from the table in `dm/gen8/src/regs/`; do not edit. To make it anew:\n\
+         Made from the table in `dm/gen8/src/vreg/`; do not edit. To make it anew:\n\
          `UPDATE_DOCS=1 cargo test -p vgpu-device registers_doc`.\n\n\
          BAR0 offsets that are not listed are plain storage starting at 0 below 2 MiB,\n\
          and read 0 from there to the page table at 8 MiB. *masked*: bits 31:16 of a\n\
          write select which of bits 15:0 change. *code*: see `Handler` in\n\
-         `dm/gen8/src/regs.rs`. Engines are at 0x2000 (RCS), 0x22000 (BCS), 0x12000\n\
+         `dm/gen8/src/vreg.rs`. Engines are at 0x2000 (RCS), 0x22000 (BCS), 0x12000\n\
          (VCS) and 0x1a000 (VECS). *sent*: vgpud learns each change, since a switch\n\
          between guests carries the register over.\n",
     );
-    for (area, rows) in regs::TABLES {
+    for (area, rows) in vreg::TABLES {
         let _ = write!(
             doc,
             "\n## {area}\n\n\
@@ -67,7 +67,7 @@ fn document() -> String {
              |---|---|---|---|---|---|\n"
         );
         for r in rows {
-            let sent = r.offsets().any(regs::is_switched);
+            let sent = r.offsets().any(vreg::is_switched);
             let _ = writeln!(
                 doc,
                 "| {} | {} | {}{} | {} | {} | {} |",
