@@ -151,13 +151,16 @@ impl ForeignMemory {
     /// Runs `f` on the page of `gfn`, mapping it first if need be.
     fn with_page(&self, gfn: Gfn, mut f: impl FnMut(Slot<'_>)) -> Result<(), MemoryError> {
         let number = gfn.0 / PIECE_FRAMES;
-        for _ in 0..OVERTAKEN_RETRIES {
+        for attempt in 0..OVERTAKEN_RETRIES {
             let epoch = {
                 let cache = self.lock();
                 if let Some(piece) = cache.pieces.get(&number)
                     && let Some(slot) = piece.slot(gfn)
                 {
-                    piece.stamp(self.clock.load(Ordering::Relaxed));
+                    // The access that mapped a piece is no second use of it.
+                    if attempt == 0 {
+                        piece.stamp(self.clock.load(Ordering::Relaxed));
+                    }
                     f(slot);
                     return Ok(());
                 }

@@ -238,8 +238,8 @@ impl Vcpu {
             let all = flags.load(Ordering::Acquire);
             let state = all & at::IOREQ_FLAGS_STATE;
             if state == NONE || server.is_gone() {
-                // A dying emulator races with the request.
-                return Ok(u64::MAX);
+                // A dying emulator races with the request, or all is over.
+                return self.domain.stopped().map_or(Ok(u64::MAX), Err);
             }
             if state < before {
                 let why = format!("weird ioreq state transition {before} -> {state}");
