@@ -4,6 +4,8 @@
 //! Source: Linux `gt/intel_gpu_commands.h` for opcodes and flag bits,
 //! `gvt/cmd_parser.c` for the places of address fields.
 
+pub mod alu;
+pub mod flags;
 mod mi;
 mod packet;
 

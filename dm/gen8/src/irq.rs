@@ -21,6 +21,9 @@ pub const GT_BANK_STRIDE: u32 = 0x10;
 pub const USER: u16 = 1 << 0;
 /// Per-engine half: the command streamer hit an error.
 pub const ERROR: u16 = 1 << 3;
+/// Per-engine half: a flush with notify finished
+/// (Linux `i915_reg.h:GT_RENDER_PIPECTL_NOTIFY_INTERRUPT`).
+pub const FLUSH_NOTIFY: u16 = 1 << 4;
 /// Per-engine half: a context-status event was written.
 pub const CONTEXT_SWITCH: u16 = 1 << 8;
 /// Per-engine half: a semaphore wait did not pass at once.

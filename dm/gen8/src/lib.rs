@@ -13,6 +13,7 @@ pub mod engine;
 pub mod irq;
 pub mod lrc;
 pub mod pte;
+pub mod regs;
 pub mod ring;
 pub mod switched;
 
