@@ -9,7 +9,10 @@ fact() {
 }
 
 # block NAME FILE: reports a file line by line.
-block() { sed "s|^|LAB+ $1 |" "$2" >>/results/dom0.facts; }
+block() {
+    echo "LAB= $1" >>/results/dom0.facts
+    sed "s|^|LAB+ $1 |" "$2" >>/results/dom0.facts
+}
 
 uptime_now() { cut -d' ' -f1 /proc/uptime; }
 
@@ -52,20 +55,22 @@ install_programs() {
 
 guest_log() { echo "/var/log/xen/console/guest-$1.log"; }
 
-# guest_config NAME [LINE...]: writes /lab/NAME.cfg and prints its path.
+# guest_config NAME DEVICE_MODEL_ARGS [LINE...]: writes /lab/NAME.cfg; the
+# arguments in xl's list syntax, without brackets.
 guest_config() {
     name=$1
-    shift
+    args=$2
+    shift 2
+    if [ -f /lab/boot/device-model-args ]; then
+        args="$(cat /lab/boot/device-model-args)${args:+, $args}"
+    fi
     {
+        cat /lab/boot/config
         cat <<CONFIG
 name = "$name"
 type = "hvm"
-memory = 512
 vcpus = 1
 cpus = "1"
-kernel = "/lab/vmlinuz"
-ramdisk = "/lab/guest-initrd"
-cmdline = "console=hvc0 panic=5 log_buf_len=4M iomem=relaxed fbcon=map:9"
 # Not xvda to xvdd: libxl would have QEMU emulate them as IDE, never read-only.
 disk = ["phy:$LAB_GUEST_DISK,xvde,r", "phy:$LAB_GUESTLOAD_DISK,xvdf,r"]
 vif = []
@@ -76,9 +81,9 @@ on_poweroff = "destroy"
 on_reboot = "destroy"
 on_crash = "destroy"
 CONFIG
+        [ -n "$args" ] && echo "device_model_args_hvm = [$args]"
         for line in "$@"; do echo "$line"; done
     } >"/lab/$name.cfg"
-    echo "/lab/$name.cfg"
 }
 
 # guest_create NAME: xl create, and its console on ours from then on.

@@ -16,16 +16,20 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
     let images = Images::ensure(&cache)?;
     if !no_build {
         info!("building our programs");
-        payload::build_programs()?;
+        payload::build_programs(true)?;
     }
     let out = payload::workspace().join("target/lab/shell");
     fs::create_dir_all(&out)?;
     machine::check_path(images.dir())?;
     machine::check_path(&out)?;
+    // A prompt is of use without our programs, too.
+    let device = payload::programs_built();
     let settings = Settings {
         scenario: "shell",
-        device: true,
+        device,
+        guest_programs: true,
         short: false,
+        plain_boot: false,
         timeout: u64::MAX,
     };
     let payload = Payload::make(&out.join("payload"), &images, &settings)?;
