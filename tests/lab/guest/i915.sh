@@ -77,7 +77,9 @@ igt) # TAG PROGRAM SUBTEST SECONDS: one subtest
 mmio) # ROUNDS
     # FPGA_DBG 0x42300: a register that nothing else watches; QEMU's edu has
     # its identification at 0.
-    /run/lab/mmio-latency "$2" vgpu=8086:1616:42300 qemu=1234:11e8:0 2>&1 || echo "LAB mmio-failed $?"
+    ours=
+    [ -n "$(find_vgpu)" ] && ours=vgpu=8086:1616:42300
+    /run/lab/mmio-latency "$2" $ours qemu=1234:11e8:0 2>&1 || echo "LAB mmio-failed $?"
     ;;
 *)
     echo "LAB guest-failed i915.sh: $1 is none of probe, report, igt, mmio"

@@ -34,18 +34,7 @@ inspect() {
 config g1
 config g2
 
-if [ "$LAB_DEVICE" = 1 ]; then
-    stage "vgpud starts"
-    RUST_LOG=${RUST_LOG:-info} vgpud >/results/vgpud.log 2>&1 &
-    vgpud_pid=$!
-    tries=0
-    until [ -S /run/vgpud.sock ]; do
-        tries=$((tries + 1))
-        kill -0 "$vgpud_pid" 2>/dev/null || finish "vgpud ended: $(tail -n 1 /results/vgpud.log)"
-        [ $tries -gt 100 ] && finish "vgpud made no /run/vgpud.sock within 20 s"
-        sleep 0.2
-    done
-fi
+[ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
 
 stage "xl create g1"
 guest_create g1

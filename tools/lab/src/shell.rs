@@ -30,7 +30,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
         guest_programs: true,
         short: false,
         plain_boot: false,
-        timeout: u64::MAX,
+        timeout: 0,
     };
     let payload = Payload::make(&out.join("payload"), &images, &settings)?;
     info!("booting dom0 (about half a minute); ctrl-a x leaves, ctrl-a h helps");
