@@ -236,23 +236,6 @@ impl Streamer {
         }
     }
 
-    /// Back to the start of the command of `n` dwords just passed.
-    pub(crate) fn rewind(&mut self, n: u32) {
-        let back = u64::from(n) * 4;
-        match self.flow {
-            Flow::Ring => {
-                let r = &mut self.ring;
-                // n was at most what lay between head and tail.
-                r.head = r.offset(r.head, r.size - (n * 4).min(r.size));
-                let head = r.head;
-                self.core.set_ring(self.engine, ring::HEAD, head);
-            }
-            Flow::Second => self.second.at = self.second.at.wrapping_sub(back),
-            _ => self.first.at = self.first.at.wrapping_sub(back),
-        }
-        self.executed = self.executed.saturating_sub(1);
-    }
-
     /// Fetches, decodes and executes one command.
     pub(crate) fn step(&mut self) -> Result<(), Stop> {
         let dw0 = self.peek(0)?;
@@ -289,6 +272,20 @@ impl Streamer {
         packet.push(dw0);
         for i in 1..n {
             packet.push(self.peek(i)?);
+        }
+        if client == 0 && dw0 >> 23 == mi_op::SEMAPHORE_WAIT {
+            let passed = self.suppressed() || self.semaphore_wait(&packet)?;
+            self.packet = packet;
+            if passed {
+                self.end_rounds();
+                self.advance(n);
+            } else {
+                // The position stays: the main loop looks for resets and
+                // switches, then polls again.
+                self.executed = self.executed.saturating_sub(1);
+                self.round();
+            }
+            return Ok(());
         }
         self.advance(n);
         let privileged = command.privilege == Privilege::Privileged

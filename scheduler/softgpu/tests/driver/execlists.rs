@@ -1,11 +1,9 @@
 //! Run lists, context images and status events.
 
-mod rig;
-
+use crate::rig::{END, Rig, batch, desc, halves, low, mi, number, store};
 use gen8::csb::Descriptor;
 use gen8::{Engine, lrc, ring};
 use gpu_bus::Gpu;
-use rig::{END, Rig, batch, desc, halves, mi, store};
 
 const LOOP_AT: u64 = 0x10_0000;
 
@@ -159,13 +157,13 @@ fn contexts_keep_their_registers_apart() {
     let mut look: Vec<u32> = srm(0x2678, at).to_vec();
     look.extend(srm(0x7004, at + 4));
     r.run(e, &mut b, &look);
-    assert_eq!((r.peek(at as u32), r.peek(at as u32 + 4)), (0, 0));
+    assert_eq!((r.peek(low(at)), r.peek(low(at) + 4)), (0, 0));
     r.run(e, &mut a, &look);
-    assert_eq!((r.peek(at as u32), r.peek(at as u32 + 4)), (0x77, 0x10));
+    assert_eq!((r.peek(low(at)), r.peek(low(at) + 4)), (0x77, 0x10));
     // Without the mark of saved state the values are not believed.
     r.set_image(&a, lrc::PRIVATE, 0);
     r.run(e, &mut a, &look);
-    assert_eq!(r.peek(at as u32), 0);
+    assert_eq!(r.peek(low(at)), 0);
 }
 
 #[test]
@@ -234,7 +232,7 @@ fn all_engines_run_at_once() {
     let mut all = Vec::new();
     for e in Engine::ALL {
         let mut c = r.context(e, 1);
-        let own = u64::from(page) + 4 * e.index() as u64;
+        let own = u64::from(page) + 4 * number(e);
         r.emit(&mut c, &store(true, own, 1));
         r.emit(&mut c, &semaphore(LOOP_AT));
         r.emit(&mut c, &store(true, own, 2));
@@ -245,7 +243,7 @@ fn all_engines_run_at_once() {
     r.poke_bus(frames[0], 1);
     for e in Engine::ALL {
         r.wait_idle(e);
-        assert_eq!(r.peek(page + 4 * e.index() as u32), 2);
+        assert_eq!(r.peek(page + 4 * low(number(e))), 2);
     }
 }
 

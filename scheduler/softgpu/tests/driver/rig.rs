@@ -1,10 +1,6 @@
 //! A small driver for tests. It touches the GPU only as a driver can:
 //! registers, global table, memory, interrupt.
 
-// Each test file uses its own part of this.
-#![allow(dead_code)]
-#![allow(clippy::cast_possible_truncation, reason = "test addresses are small")]
-
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -212,7 +208,7 @@ impl Rig {
         let mut table = self.root;
         let mut level = pte::Level::Pml4;
         while let Some(below) = level.below() {
-            let at = table + 8 * level.index(address) as u64;
+            let at = table + 8 * wide(level.index(address));
             let mut b = [0; 8];
             self.ram.read(at, &mut b).unwrap();
             let mut entry = u64::from_le_bytes(b);
@@ -223,7 +219,7 @@ impl Rig {
             table = entry & pte::ADDRESS;
             level = below;
         }
-        let at = table + 8 * level.index(address) as u64;
+        let at = table + 8 * wide(level.index(address));
         let rw = if writable { pte::WRITABLE } else { 0 };
         let entry = frame | pte::PRESENT | rw;
         self.ram.write(at, &entry.to_le_bytes()).unwrap();
@@ -235,7 +231,7 @@ impl Rig {
         let mut level = Some(pte::Level::Pml4);
         while let Some(l) = level {
             let mut b = [0; 8];
-            let at = table + 8 * l.index(address) as u64;
+            let at = table + 8 * wide(l.index(address));
             self.ram.read(at, &mut b).unwrap();
             table = u64::from_le_bytes(b) & pte::ADDRESS;
             level = l.below();
@@ -245,6 +241,16 @@ impl Rig {
 
     pub fn poke_bus(&self, bus: u64, v: u32) {
         self.ram.write(bus, &v.to_le_bytes()).unwrap();
+    }
+
+    pub fn ram_write(&self, bus: u64, data: &[u8]) {
+        self.ram.write(bus, data).unwrap();
+    }
+
+    pub fn ram_read(&self, bus: u64, len: usize) -> Vec<u8> {
+        let mut v = vec![0; len];
+        self.ram.read(bus, &mut v).unwrap();
+        v
     }
 
     /// Commands at a bus address.
@@ -271,12 +277,12 @@ impl Rig {
         let id = self.next_id << 5;
         self.next_id += 1;
         let regs = lrca + 4096;
-        let set = |i: usize, v: u32| self.poke(regs + i as u32 * 4, &[v]);
+        let set = |i: usize, v: u32| self.poke(regs + low(wide(i)) * 4, &[v]);
         set(lrc::CONTEXT_CONTROL, 0x0009_0008 | lrc::RESTORE_INHIBIT);
         set(lrc::RING_START, ring);
         set(lrc::RING_CTL, ((pages - 1) << 12) | 1);
-        set(lrc::PDP0_LDW, self.root as u32);
-        set(lrc::PDP0_UDW, (self.root >> 32) as u32);
+        set(lrc::PDP0_LDW, low(self.root));
+        set(lrc::PDP0_UDW, low(self.root >> 32));
         Context {
             lrca,
             id,
@@ -287,17 +293,17 @@ impl Rig {
     }
 
     pub fn image(&self, c: &Context, dword: usize) -> u32 {
-        self.peek(c.lrca + 4096 + dword as u32 * 4)
+        self.peek(c.lrca + 4096 + low(wide(dword)) * 4)
     }
 
     pub fn set_image(&self, c: &Context, dword: usize, v: u32) {
-        self.poke(c.lrca + 4096 + dword as u32 * 4, &[v]);
+        self.poke(c.lrca + 4096 + low(wide(dword)) * 4, &[v]);
     }
 
     /// Appends commands to the ring, without telling the GPU.
     pub fn emit(&self, c: &mut Context, dwords: &[u32]) {
         let mut padded = dwords.to_vec();
-        if padded.len() % 2 != 0 {
+        if !padded.len().is_multiple_of(2) {
             padded.push(0);
         }
         for d in padded {
@@ -309,8 +315,8 @@ impl Rig {
 
     pub fn elsp(&self, e: Engine, first: Descriptor, second: Descriptor) {
         for d in [second, first] {
-            self.put(e, ring::ELSP, (d.0 >> 32) as u32);
-            self.put(e, ring::ELSP, (d.0 & 0xffff_ffff) as u32);
+            self.put(e, ring::ELSP, low(d.0 >> 32));
+            self.put(e, ring::ELSP, low(d.0));
         }
     }
 
@@ -371,6 +377,22 @@ impl Rig {
         }
     }
 
+    /// Like [`Rig::wait`], but looks only when an interrupt came.
+    pub fn wait_message(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        while !done(self) {
+            let line = self.line.clone();
+            let seen = self.seen;
+            let (guard, late) = line
+                .changed
+                .wait_timeout_while(line.raised.lock().unwrap(), PATIENCE, |n| *n == seen)
+                .unwrap();
+            assert!(!late.timed_out(), "no message: {what}; {:?}", self.gpu);
+            self.seen = *guard;
+            drop(guard);
+            self.collect();
+        }
+    }
+
     fn patience(&self, what: &str) {
         thread_local!(static START: std::time::Instant = std::time::Instant::now());
         assert!(
@@ -410,9 +432,24 @@ pub const fn mi(opcode: u32, flags: u32) -> u32 {
     (opcode << 23) | flags
 }
 
+/// The low half.
+pub const fn low(v: u64) -> u32 {
+    let b = v.to_le_bytes();
+    u32::from_le_bytes([b[0], b[1], b[2], b[3]])
+}
+
+pub fn wide(v: usize) -> u64 {
+    u64::try_from(v).unwrap()
+}
+
+/// The engine's index.
+pub fn number(e: Engine) -> u64 {
+    wide(e.index())
+}
+
 /// Both halves of an address.
 pub const fn halves(a: u64) -> [u32; 2] {
-    [(a & 0xffff_ffff) as u32, (a >> 32) as u32]
+    [low(a), low(a >> 32)]
 }
 
 /// MI_STORE_DATA_IMM of a dword; `global` selects the table.
