@@ -6,7 +6,8 @@ use gen8::{irq, ring};
 
 use crate::bits::{join, lo};
 use crate::memory::Space;
-use crate::stream::{Flow, Stop, Streamer, address, operand};
+use crate::position::Flow;
+use crate::stream::{Stop, Streamer, address, operand};
 
 /// Opcode of an MI command.
 const fn opcode(dw0: u32) -> u32 {

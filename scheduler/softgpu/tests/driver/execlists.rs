@@ -73,6 +73,43 @@ fn a_lite_restore_goes_on_from_the_head() {
 }
 
 #[test]
+fn force_restore_loads_the_image_anew() {
+    let e = Engine::Rcs;
+    let mut r = Rig::new();
+    let mut c = r.context(e, 1);
+    let (flag, out) = (LOOP_AT, LOOP_AT + 4096);
+    let frames = r.map_fresh(LOOP_AT, 2);
+    r.emit(&mut c, &[mi(0x22, 1), 0x2600, 5]);
+    r.emit(&mut c, &semaphore(flag));
+    let [lo, hi] = halves(out);
+    r.emit(&mut c, &[mi(0x24, 2), 0x2600, lo, hi]);
+    r.submit(e, &c);
+    r.wait("register", |r| r.get(e, ring::GPR0) == 5);
+    // The same tail: only the mark makes it load. The register survives.
+    r.elsp(e, Descriptor(c.descriptor().0 | 4), Descriptor(0));
+    r.wait("promotion", |r| r.events[0].len() == 2);
+    r.poke_bus(frames[0], 1);
+    r.wait_idle(e);
+    assert_eq!(r.peek_bus(frames[1]), 5);
+    assert_eq!(desc(&r.take_events(e)), [0x1, 0x8002, 0x18]);
+    assert_eq!(r.gpu.counters().engines[0].contexts, 2);
+}
+
+#[test]
+fn save_inhibit_keeps_the_old_registers() {
+    let e = Engine::Vcs;
+    let mut r = Rig::new();
+    let mut c = r.context(e, 1);
+    let at = r.global(1);
+    r.run(e, &mut c, &[mi(0x22, 1), 0x1_2600, 1]);
+    r.set_image(&c, lrc::CONTEXT_CONTROL, lrc::SAVE_INHIBIT);
+    r.run(e, &mut c, &[mi(0x22, 1), 0x1_2600, 2]);
+    r.set_image(&c, lrc::CONTEXT_CONTROL, 0);
+    r.run(e, &mut c, &[mi(0x24, 2 | 1 << 22), 0x1_2600, at, 0]);
+    assert_eq!(r.peek(at), 1);
+}
+
+#[test]
 fn preemption_resumes_inside_a_batch() {
     let e = Engine::Bcs;
     let mut r = Rig::new();

@@ -181,6 +181,11 @@ impl Rig {
         start
     }
 
+    /// Gives back a context made last, so that memory lasts.
+    pub fn forget_globals(&mut self, c: &Context) {
+        self.next_global = c.lrca;
+    }
+
     pub fn poke(&self, global: u32, dwords: &[u32]) {
         let bytes: Vec<u8> = dwords.iter().flat_map(|d| d.to_le_bytes()).collect();
         self.ram
