@@ -15,5 +15,6 @@ pub mod lrc;
 pub mod pte;
 pub mod regs;
 pub mod ring;
+pub mod switched;
 
 pub use engine::{Engine, EngineSet};

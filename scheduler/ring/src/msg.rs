@@ -1,0 +1,419 @@
+//! The messages. A slot is four qwords: kind and small fields in the first,
+//! the rest in the others. What does not decode is an error, never a guess.
+
+/// Qwords of a slot.
+pub const SLOT_QWORDS: usize = 4;
+
+/// A message as it lies in a ring.
+pub type Slot = [u64; SLOT_QWORDS];
+
+/// What travels in a ring.
+pub trait Message: Copy + Send {
+    /// The slot that says this.
+    fn encode(self) -> Slot;
+
+    /// What a slot says.
+    ///
+    /// # Errors
+    /// [`DecodeError`] names the field and its value.
+    fn decode(slot: Slot) -> Result<Self, DecodeError>;
+}
+
+/// A slot that says nothing this version knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ring message: {field} is {value:#x}, allowed: {allowed}")]
+pub struct DecodeError {
+    /// The field.
+    pub field: &'static str,
+    /// What it held.
+    pub value: u64,
+    /// What it may hold.
+    pub allowed: &'static str,
+}
+
+/// From a device model to vgpud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The guest loaded an execlist.
+    Submit {
+        /// Engine index, 0 to 3.
+        engine: u8,
+        /// Number of this load on its engine; each is greater than the one
+        /// before.
+        seq: u64,
+        /// The two descriptors; 0 is an absent element. The first is present.
+        desc: [u64; 2],
+    },
+    /// The guest reset engines. Nothing submitted before it on these engines
+    /// may touch the guest's memory after the answer
+    /// [`Event::ResetDone`].
+    Reset {
+        /// One bit an engine index.
+        engines: u8,
+        /// Returned in the answer.
+        epoch: u64,
+    },
+    /// The guest wrote a register whose value the GPU needs.
+    WriteRegister {
+        /// BAR0 offset, a multiple of 4.
+        offset: u32,
+        /// The whole value, masks already applied.
+        value: u32,
+    },
+    /// The guest announced a page table (PVINFO g2v): its root's
+    /// guest-physical address.
+    CreatePageTable {
+        /// Guest-physical address of the PML4.
+        root: u64,
+    },
+    /// The guest no longer uses a page table.
+    DestroyPageTable {
+        /// Guest-physical address of the PML4.
+        root: u64,
+    },
+    /// Asks for [`Event::Pong`].
+    Ping {
+        /// Returned in the answer.
+        token: u64,
+    },
+}
+
+/// Why an element of an execlist was not run to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FaultReason {
+    /// The descriptor is not one of a 48-bit context.
+    Descriptor = 1,
+    /// The context image, ring or a page they need is not mapped.
+    Unmapped = 2,
+    /// The audit refused a command.
+    Refused = 3,
+    /// The GPU could not decode a command.
+    Instruction = 4,
+    /// The GPU reached an address without memory.
+    PageFault = 5,
+    /// The workload ran beyond its limit and was reset.
+    TimedOut = 6,
+    /// vgpud has no room for the tables or windows the context needs.
+    Exhausted = 7,
+}
+
+impl FaultReason {
+    /// Every reason.
+    pub const ALL: [Self; 7] = [
+        Self::Descriptor,
+        Self::Unmapped,
+        Self::Refused,
+        Self::Instruction,
+        Self::PageFault,
+        Self::TimedOut,
+        Self::Exhausted,
+    ];
+}
+
+/// From vgpud to a device model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An element ran to its tail and its image was written back.
+    ContextDone {
+        /// Engine index.
+        engine: u8,
+        /// Which element of the list, 0 or 1.
+        element: u8,
+        /// The load's number.
+        seq: u64,
+    },
+    /// The engine raised interrupts while this vGPU ran on it.
+    Interrupt {
+        /// Engine index.
+        engine: u8,
+        /// Bits of the engine's half of the GT interrupt registers
+        /// (`gen8::irq`).
+        bits: u16,
+    },
+    /// An element failed; the engine is stopped for this vGPU until a reset.
+    Fault {
+        /// Engine index.
+        engine: u8,
+        /// Which element of the list, 0 or 1.
+        element: u8,
+        /// Why.
+        reason: FaultReason,
+        /// The header of the command concerned, or 0.
+        ipehr: u32,
+        /// The load's number.
+        seq: u64,
+    },
+    /// The answer to [`Request::Reset`].
+    ResetDone {
+        /// The engines of the request.
+        engines: u8,
+        /// As in the request.
+        epoch: u64,
+    },
+    /// The answer to [`Request::Ping`].
+    Pong {
+        /// As in the request.
+        token: u64,
+    },
+}
+
+const SUBMIT: u8 = 1;
+const RESET: u8 = 2;
+const WRITE_REGISTER: u8 = 3;
+const CREATE_PAGE_TABLE: u8 = 4;
+const DESTROY_PAGE_TABLE: u8 = 5;
+const PING: u8 = 6;
+
+const CONTEXT_DONE: u8 = 0x81;
+const INTERRUPT: u8 = 0x82;
+const FAULT: u8 = 0x83;
+const RESET_DONE: u8 = 0x84;
+const PONG: u8 = 0x85;
+
+/// The first qword: kind, two small fields, a 32-bit one.
+const fn head(kind: u8, a: u8, b: u8, c: u8, d: u32) -> u64 {
+    let d = d.to_le_bytes();
+    u64::from_le_bytes([kind, a, b, c, d[0], d[1], d[2], d[3]])
+}
+
+fn engine(value: u8) -> Result<u8, DecodeError> {
+    if value < 4 {
+        return Ok(value);
+    }
+    Err(DecodeError {
+        field: "engine",
+        value: value.into(),
+        allowed: "0 to 3",
+    })
+}
+
+fn engines(value: u8) -> Result<u8, DecodeError> {
+    if value < 16 {
+        return Ok(value);
+    }
+    Err(DecodeError {
+        field: "engines",
+        value: value.into(),
+        allowed: "bits 0 to 3",
+    })
+}
+
+fn element(value: u8) -> Result<u8, DecodeError> {
+    if value < 2 {
+        return Ok(value);
+    }
+    Err(DecodeError {
+        field: "element",
+        value: value.into(),
+        allowed: "0 or 1",
+    })
+}
+
+impl Message for Request {
+    fn encode(self) -> Slot {
+        match self {
+            Self::Submit { engine, seq, desc } => {
+                [head(SUBMIT, engine, 0, 0, 0), seq, desc[0], desc[1]]
+            }
+            Self::Reset { engines, epoch } => [head(RESET, engines, 0, 0, 0), epoch, 0, 0],
+            Self::WriteRegister { offset, value } => {
+                [head(WRITE_REGISTER, 0, 0, 0, offset), value.into(), 0, 0]
+            }
+            Self::CreatePageTable { root } => [head(CREATE_PAGE_TABLE, 0, 0, 0, 0), root, 0, 0],
+            Self::DestroyPageTable { root } => [head(DESTROY_PAGE_TABLE, 0, 0, 0, 0), root, 0, 0],
+            Self::Ping { token } => [head(PING, 0, 0, 0, 0), token, 0, 0],
+        }
+    }
+
+    fn decode(slot: Slot) -> Result<Self, DecodeError> {
+        let [kind, a, _, _, d @ ..] = slot[0].to_le_bytes();
+        Ok(match kind {
+            SUBMIT => Self::Submit {
+                engine: engine(a)?,
+                seq: slot[1],
+                desc: [slot[2], slot[3]],
+            },
+            RESET => Self::Reset {
+                engines: engines(a)?,
+                epoch: slot[1],
+            },
+            WRITE_REGISTER => {
+                let offset = u32::from_le_bytes(d);
+                if offset % 4 != 0 || offset >= 0x80_0000 {
+                    return Err(DecodeError {
+                        field: "register offset",
+                        value: offset.into(),
+                        allowed: "multiples of 4 below 0x800000",
+                    });
+                }
+                let value = u32::try_from(slot[1]).map_err(|_| DecodeError {
+                    field: "register value",
+                    value: slot[1],
+                    allowed: "32 bits",
+                })?;
+                Self::WriteRegister { offset, value }
+            }
+            CREATE_PAGE_TABLE => Self::CreatePageTable { root: slot[1] },
+            DESTROY_PAGE_TABLE => Self::DestroyPageTable { root: slot[1] },
+            PING => Self::Ping { token: slot[1] },
+            other => {
+                return Err(DecodeError {
+                    field: "kind of request",
+                    value: other.into(),
+                    allowed: "1 to 6",
+                });
+            }
+        })
+    }
+}
+
+impl Message for Event {
+    fn encode(self) -> Slot {
+        match self {
+            Self::ContextDone {
+                engine,
+                element,
+                seq,
+            } => [head(CONTEXT_DONE, engine, element, 0, 0), seq, 0, 0],
+            Self::Interrupt { engine, bits } => {
+                [head(INTERRUPT, engine, 0, 0, bits.into()), 0, 0, 0]
+            }
+            Self::Fault {
+                engine,
+                element,
+                reason,
+                ipehr,
+                seq,
+            } => [head(FAULT, engine, element, reason as u8, ipehr), seq, 0, 0],
+            Self::ResetDone { engines, epoch } => [head(RESET_DONE, engines, 0, 0, 0), epoch, 0, 0],
+            Self::Pong { token } => [head(PONG, 0, 0, 0, 0), token, 0, 0],
+        }
+    }
+
+    fn decode(slot: Slot) -> Result<Self, DecodeError> {
+        let [kind, a, b, c, d @ ..] = slot[0].to_le_bytes();
+        let d = u32::from_le_bytes(d);
+        Ok(match kind {
+            CONTEXT_DONE => Self::ContextDone {
+                engine: engine(a)?,
+                element: element(b)?,
+                seq: slot[1],
+            },
+            INTERRUPT => Self::Interrupt {
+                engine: engine(a)?,
+                bits: u16::try_from(d).map_err(|_| DecodeError {
+                    field: "interrupt bits",
+                    value: d.into(),
+                    allowed: "16 bits",
+                })?,
+            },
+            FAULT => Self::Fault {
+                engine: engine(a)?,
+                element: element(b)?,
+                reason: FaultReason::ALL.into_iter().find(|r| *r as u8 == c).ok_or(
+                    DecodeError {
+                        field: "fault reason",
+                        value: c.into(),
+                        allowed: "1 to 7",
+                    },
+                )?,
+                ipehr: d,
+                seq: slot[1],
+            },
+            RESET_DONE => Self::ResetDone {
+                engines: engines(a)?,
+                epoch: slot[1],
+            },
+            PONG => Self::Pong { token: slot[1] },
+            other => {
+                return Err(DecodeError {
+                    field: "kind of event",
+                    value: other.into(),
+                    allowed: "0x81 to 0x85",
+                });
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_survives_its_slot() {
+        let requests = [
+            Request::Submit {
+                engine: 3,
+                seq: u64::MAX,
+                desc: [1, 2],
+            },
+            Request::Reset {
+                engines: 0b1010,
+                epoch: 7,
+            },
+            Request::WriteRegister {
+                offset: 0x2098,
+                value: u32::MAX,
+            },
+            Request::CreatePageTable { root: 0x1234_5000 },
+            Request::DestroyPageTable { root: 0x1234_5000 },
+            Request::Ping { token: 9 },
+        ];
+        for r in requests {
+            assert_eq!(Request::decode(r.encode()), Ok(r));
+        }
+        for reason in FaultReason::ALL {
+            let e = Event::Fault {
+                engine: 1,
+                element: 1,
+                reason,
+                ipehr: 0xdead_beef,
+                seq: 4,
+            };
+            assert_eq!(Event::decode(e.encode()), Ok(e));
+        }
+        let events = [
+            Event::ContextDone {
+                engine: 2,
+                element: 1,
+                seq: 5,
+            },
+            Event::Interrupt {
+                engine: 0,
+                bits: 0x101,
+            },
+            Event::ResetDone {
+                engines: 0xf,
+                epoch: 1,
+            },
+            Event::Pong { token: 3 },
+        ];
+        for e in events {
+            assert_eq!(Event::decode(e.encode()), Ok(e));
+        }
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        let bad = |slot| Request::decode(slot).unwrap_err().field;
+        assert_eq!(bad([0; 4]), "kind of request");
+        assert_eq!(bad([head(SUBMIT, 4, 0, 0, 0), 0, 0, 0]), "engine");
+        assert_eq!(bad([head(RESET, 16, 0, 0, 0), 0, 0, 0]), "engines");
+        assert_eq!(
+            bad([head(WRITE_REGISTER, 0, 0, 0, 2), 0, 0, 0]),
+            "register offset"
+        );
+        assert_eq!(
+            bad([head(WRITE_REGISTER, 0, 0, 0, 4), 1 << 32, 0, 0]),
+            "register value"
+        );
+        assert_eq!(
+            Event::decode([head(FAULT, 0, 0, 8, 0), 0, 0, 0])
+                .unwrap_err()
+                .field,
+            "fault reason"
+        );
+    }
+}
