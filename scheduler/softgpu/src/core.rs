@@ -1,0 +1,135 @@
+//! What the engines and the bus side share.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+use gen8::{Engine, csb, irq, ring};
+use gpu_bus::{Dma, DmaFault, InterruptLine};
+
+use crate::Config;
+use crate::bits::{hi, lo};
+use crate::clock::Clock;
+use crate::counters::BusCells;
+use crate::execlist::Event;
+use crate::ggtt::Ggtt;
+use crate::interrupt::Interrupts;
+use crate::registers::Registers;
+use crate::unit::Unit;
+use crate::write_log::WriteLog;
+
+pub(crate) struct Core {
+    dma: Arc<dyn Dma>,
+    log: Option<Arc<WriteLog>>,
+    pub(crate) registers: Registers,
+    pub(crate) ggtt: Ggtt,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) clock: Clock,
+    pub(crate) bus: BusCells,
+    pub(crate) units: [Unit; Engine::COUNT],
+    /// Held during a read-modify-write in memory, so that engines' atomic
+    /// operations are atomic towards each other.
+    pub(crate) atomics: Mutex<()>,
+    pub(crate) read_cost_ns: AtomicU32,
+    pub(crate) write_cost_ns: AtomicU32,
+    /// Value last written to GDRST.
+    pub(crate) gdrst: AtomicU32,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, dma: Arc<dyn Dma>, line: Arc<dyn InterruptLine>) -> Self {
+        Self {
+            dma,
+            log: config.write_log,
+            registers: Registers::new(),
+            ggtt: Ggtt::new(),
+            interrupts: Interrupts::new(line),
+            clock: Clock::new(),
+            bus: BusCells::default(),
+            units: Engine::ALL.map(Unit::new),
+            atomics: Mutex::new(()),
+            read_cost_ns: AtomicU32::new(config.register_read_cost_ns),
+            write_cost_ns: AtomicU32::new(config.register_write_cost_ns),
+            gdrst: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn unit(&self, engine: Engine) -> &Unit {
+        &self.units[engine.index()]
+    }
+
+    pub(crate) fn dma(&self) -> &dyn Dma {
+        &*self.dma
+    }
+
+    pub(crate) fn dma_read(&self, address: u64, buf: &mut [u8]) -> Result<(), DmaFault> {
+        self.dma.read(address, buf)
+    }
+
+    pub(crate) fn dma_write(&self, address: u64, data: &[u8]) -> Result<(), DmaFault> {
+        self.dma.write(address, data)?;
+        if let Some(log) = &self.log {
+            log.record(address, data.len());
+        }
+        Ok(())
+    }
+
+    /// A register of `engine`'s block.
+    pub(crate) fn ring(&self, engine: Engine, offset: u32) -> u32 {
+        self.registers.get(engine.mmio_base() + offset)
+    }
+
+    pub(crate) fn set_ring(&self, engine: Engine, offset: u32, value: u32) {
+        self.registers.set(engine.mmio_base() + offset, value);
+    }
+
+    /// An engine signals `events` (bits of its half of an interrupt bank).
+    pub(crate) fn signal(&self, engine: Engine, events: u16) {
+        self.interrupts
+            .signal(engine, events, self.ring(engine, ring::IMR));
+    }
+
+    /// Writes a context status event: entry, then write pointer, then
+    /// interrupt. The caller holds the engine's lock.
+    pub(crate) fn emit(&self, engine: Engine, event: Event) {
+        let old = self.ring(engine, ring::CSB_PTR) & 7;
+        let next = if old + 1 < csb::ENTRIES { old + 1 } else { 0 };
+        self.set_ring(engine, ring::CSB_MIRROR + 8 * next, event.status);
+        self.set_ring(engine, ring::CSB_MIRROR + 8 * next + 4, event.context);
+        let page = self.ring(engine, ring::HWS_PGA) & !0xfff;
+        if let Some(bus) = self.ggtt.translate(page) {
+            let mut entry = [0; 8];
+            entry[..4].copy_from_slice(&event.status.to_le_bytes());
+            entry[4..].copy_from_slice(&event.context.to_le_bytes());
+            let at = bus + u64::from(csb::HWSP_BUFFER + 8 * next);
+            let pointer = bus + u64::from(csb::HWSP_WRITE_POINTER);
+            let written = self
+                .dma_write(at, &entry)
+                .and_then(|()| self.dma_write(pointer, &next.to_le_bytes()));
+            if let Err(e) = written {
+                log::debug!("{engine:?}: status event lost: {e}");
+            }
+        } else {
+            log::debug!("{engine:?}: no status page at {page:#x}");
+        }
+        self.registers
+            .update(engine.mmio_base() + ring::CSB_PTR, |v| (v & !7) | next);
+        self.signal(engine, irq::CONTEXT_SWITCH);
+    }
+
+    /// The 64-bit timestamp, which all engines share.
+    pub(crate) fn timestamp(&self) -> u64 {
+        self.clock.ticks()
+    }
+
+    pub(crate) fn timestamp_half(&self, high: bool) -> u32 {
+        let t = self.timestamp();
+        if high { hi(t) } else { lo(t) }
+    }
+
+    /// Forgets every engine's cached translations, at its next command.
+    pub(crate) fn flush_tlbs(&self) {
+        for u in &self.units {
+            u.request_flush();
+        }
+    }
+}
