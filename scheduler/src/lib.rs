@@ -1,1 +1,20 @@
-//! Owns the GPU: audit, remap, shadow tables, scheduling; the vgpud daemon.
+//! The part of vgpud that owns the GPU.
+//!
+//! Guests' execlist loads come in, audited work goes to the GPU, and what
+//! the guest may see of it comes back. See README.md for the way of one
+//! submission, the threads and the order of locks.
+
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod clock;
+pub mod counters;
+pub mod dma;
+pub mod engine;
+pub mod ggtt;
+pub mod policy;
+pub mod ppgtt;
+pub mod registers;
+mod sync;
+pub mod windows;
+pub mod workload;

@@ -7,6 +7,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod cmd;
 pub mod csb;
 pub mod engine;
@@ -16,5 +17,6 @@ pub mod pte;
 pub mod regs;
 pub mod ring;
 pub mod switched;
+pub mod vreg;
 
 pub use engine::{Engine, EngineSet};

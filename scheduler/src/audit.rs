@@ -1,0 +1,371 @@
+//! The audit of privileged commands.
+//!
+//! What runs in a ring or in a batch in the global table has privilege: it
+//! reaches the global table and registers. So it is copied, each command of
+//! the copy is checked and its global addresses are moved into the guest's
+//! windows, and the copy is what runs. Batches in the context's own tables
+//! run without privilege and are left to the hardware.
+
+mod rules;
+
+use gen8::Engine;
+use gen8::cmd::{self, mi_op};
+use gen8::irq;
+
+use crate::ggtt::NotMapped;
+
+/// What the audit asks of the outside.
+pub trait Site {
+    /// Makes `pages` pages of the guest's global table from `page` reachable
+    /// and returns the graphics address where the GPU finds the first.
+    ///
+    /// # Errors
+    /// [`AuditError::NotMapped`], [`AuditError::Exhausted`].
+    fn window(&mut self, page: u32, pages: u32) -> Result<u32, AuditError>;
+
+    /// Copies dwords from the guest's global address `address`.
+    ///
+    /// # Errors
+    /// [`AuditError::NotMapped`].
+    fn fetch(&mut self, address: u32, dwords: &mut [u32]) -> Result<(), AuditError>;
+
+    /// Keeps an audited batch and returns the graphics address where the GPU
+    /// finds it.
+    ///
+    /// # Errors
+    /// [`AuditError::Exhausted`].
+    fn place(&mut self, batch: &[u32]) -> Result<u32, AuditError>;
+}
+
+/// Which rule a command broke.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rule {
+    /// The command is not for guests.
+    #[error("guests may not use it")]
+    Forbidden,
+    /// Too short for its own fields.
+    #[error("{have} dwords, at least {need} needed")]
+    Short {
+        /// Its dwords.
+        have: u32,
+        /// What its fields need.
+        need: u32,
+    },
+    /// Longer than what was submitted.
+    #[error("{need} dwords, but only {left} up to the end")]
+    PastEnd {
+        /// Its dwords.
+        need: u32,
+        /// Dwords left.
+        left: u32,
+    },
+    /// It lies across the end of the ring.
+    #[error("it lies across the end of the ring")]
+    AcrossWrap,
+    /// A register it may not write.
+    #[error("may not write {value:?} to register {offset:#x}")]
+    RegisterWrite {
+        /// BAR0 offset.
+        offset: u32,
+        /// The value, if known.
+        value: Option<u32>,
+    },
+    /// A register it may not read.
+    #[error("may not read register {offset:#x}")]
+    RegisterRead {
+        /// BAR0 offset.
+        offset: u32,
+    },
+    /// A global address above 4 GiB.
+    #[error("global address has upper half {upper:#x}, allowed: 0")]
+    HighAddress {
+        /// The upper dword.
+        upper: u32,
+    },
+    /// An offset outside the status page.
+    #[error("status page offset {offset:#x}, allowed: up to 0xff8")]
+    StatusOffset {
+        /// The offset.
+        offset: u32,
+    },
+    /// Batches too deep.
+    #[error("batches nest or chain more than {max} deep")]
+    Depth {
+        /// The limit.
+        max: u32,
+    },
+    /// Too much to copy.
+    #[error("more than {max} dwords of privileged commands")]
+    Budget {
+        /// The limit.
+        max: u32,
+    },
+}
+
+/// A refused command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{command} ({header:#010x}) at {at}: {rule}")]
+pub struct Refusal {
+    /// The command's name.
+    pub command: &'static str,
+    /// Its first dword.
+    pub header: u32,
+    /// Where it stands.
+    pub at: At,
+    /// What it broke.
+    pub rule: Rule,
+}
+
+/// Where a command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Byte offset in the ring.
+    Ring(u32),
+    /// The guest's global address.
+    Batch(u32),
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ring(o) => write!(f, "ring offset {o:#x}"),
+            Self::Batch(a) => write!(f, "global address {a:#x}"),
+        }
+    }
+}
+
+/// Why a buffer may not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuditError {
+    /// A command broke a rule.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The command streamer could not decode it either.
+    #[error("{header:#010x} at {at} is no command of this engine")]
+    Unknown {
+        /// The dword.
+        header: u32,
+        /// Where it stands.
+        at: At,
+    },
+    /// It needs a page the guest has not mapped.
+    #[error(transparent)]
+    NotMapped(#[from] NotMapped),
+    /// No room for windows or copies.
+    #[error("{0}")]
+    Exhausted(String),
+}
+
+/// What one submission may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditLimits {
+    /// Dwords of privileged batches, each time they are named.
+    pub dwords: u32,
+    /// How deep batches nest or chain.
+    pub depth: u32,
+}
+
+impl Default for AuditLimits {
+    fn default() -> Self {
+        // 1 MiB; i915's largest privileged batch is the 4 KiB golden state.
+        Self {
+            dwords: 1 << 18,
+            depth: 4,
+        }
+    }
+}
+
+/// What follows a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    /// The next command.
+    Next,
+    /// Nothing: the buffer ends here.
+    End,
+}
+
+/// The audit of one submission.
+pub struct Auditor<'a, S> {
+    engine: Engine,
+    site: &'a mut S,
+    limits: AuditLimits,
+    spent: u32,
+    /// Commands checked.
+    pub commands: u64,
+}
+
+impl<'a, S: Site> Auditor<'a, S> {
+    /// An audit for `engine`.
+    pub fn new(engine: Engine, site: &'a mut S, limits: AuditLimits) -> Self {
+        Self {
+            engine,
+            site,
+            limits,
+            spent: 0,
+            commands: 0,
+        }
+    }
+
+    /// Audits ring contents in place. `words` are the dwords from ring
+    /// offset `head` up to the tail in the order they run; `size` is the
+    /// ring's in bytes.
+    ///
+    /// # Errors
+    /// [`AuditError`]; then `words` must not run.
+    pub fn ring(&mut self, words: &mut [u32], head: u32, size: u32) -> Result<(), AuditError> {
+        let mut done: u32 = 0;
+        let mut rest = words;
+        while let Some(&header) = rest.first() {
+            let offset = head.wrapping_add(done.wrapping_mul(4)) % size.max(1);
+            let at = At::Ring(offset);
+            let (command, len) = self.decode(header, at, rest.len())?;
+            if len.saturating_mul(4) > size.saturating_sub(offset) {
+                return Err(refuse(command, header, at, Rule::AcrossWrap));
+            }
+            let (this, next) = split(rest, len);
+            // The end of a batch in a ring is a no-op here: nothing to
+            // return to. The rest is audited all the same.
+            self.command(command, this, at, 0)?;
+            done = done.wrapping_add(len);
+            rest = next;
+        }
+        Ok(())
+    }
+
+    /// Copies and audits a batch of `dwords` dwords at the guest's global
+    /// `address`, which no command ends; returns where the GPU finds the
+    /// copy.
+    ///
+    /// # Errors
+    /// [`AuditError`].
+    pub fn indirect(&mut self, address: u32, dwords: u32) -> Result<u32, AuditError> {
+        let mut words = vec![0; usize::try_from(dwords).unwrap_or(0)];
+        self.site.fetch(address, &mut words)?;
+        let mut done: u32 = 0;
+        let mut rest = words.as_mut_slice();
+        while let Some(&header) = rest.first() {
+            let at = At::Batch(address.wrapping_add(done.wrapping_mul(4)));
+            let (command, len) = self.decode(header, at, rest.len())?;
+            let (this, next) = split(rest, len);
+            if self.command(command, this, at, 1)? == Flow::End {
+                return Err(refuse(command, header, at, Rule::Forbidden));
+            }
+            done = done.wrapping_add(len);
+            rest = next;
+        }
+        self.site.place(&words)
+    }
+
+    /// Copies and audits the batch at the guest's global `address`; returns
+    /// where the GPU finds the copy.
+    ///
+    /// # Errors
+    /// [`AuditError`].
+    pub fn batch(&mut self, address: u32) -> Result<u32, AuditError> {
+        self.batch_at(address, 1)
+    }
+
+    fn batch_at(&mut self, address: u32, depth: u32) -> Result<u32, AuditError> {
+        let mut words = Vec::new();
+        let mut at = 0;
+        loop {
+            let here = address.wrapping_add(u32::try_from(at * 4).unwrap_or(0));
+            self.fill(&mut words, address, at + 1)?;
+            let header = words.get(at).copied().unwrap_or(0);
+            let (command, len) = self.decode(header, At::Batch(here), usize::MAX)?;
+            let end = at + usize::try_from(len).unwrap_or(usize::MAX);
+            self.fill(&mut words, address, end)?;
+            let Some(this) = words.get_mut(at..end) else {
+                // `fill` made it that long.
+                return Err(AuditError::Exhausted("batch copy".into()));
+            };
+            let flow = self.command(command, this, At::Batch(here), depth)?;
+            at = end;
+            if flow == Flow::End {
+                break;
+            }
+        }
+        words.truncate(at);
+        // However the last command ends, nothing beyond the copy runs.
+        words.push(mi_op::BATCH_BUFFER_END << 23);
+        words.push(0);
+        self.site.place(&words)
+    }
+
+    /// Makes `words` at least `len` long, page by page from the guest.
+    fn fill(&mut self, words: &mut Vec<u32>, address: u32, len: usize) -> Result<(), AuditError> {
+        while words.len() < len {
+            let have = u32::try_from(words.len()).unwrap_or(u32::MAX);
+            let from = have
+                .checked_mul(4)
+                .and_then(|b| address.checked_add(b))
+                .ok_or(NotMapped::PastEnd { address, pages: 1 })?;
+            let to_page_end = (0x1000 - (from & 0xfff)) / 4;
+            // Unaligned batches cannot happen: bits 1:0 are not address.
+            let n = to_page_end.max(1);
+            self.spent = self.spent.saturating_add(n);
+            if self.spent > self.limits.dwords {
+                let max = self.limits.dwords;
+                return Err(Refusal {
+                    command: "batch",
+                    header: 0,
+                    at: At::Batch(from),
+                    rule: Rule::Budget { max },
+                }
+                .into());
+            }
+            let start = words.len();
+            words.resize(start + usize::try_from(n).unwrap_or(0), 0);
+            self.site.fetch(from, &mut words[start..])?;
+        }
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        header: u32,
+        at: At,
+        left: usize,
+    ) -> Result<(&'static cmd::Command, u32), AuditError> {
+        let command =
+            cmd::decode(self.engine, header).ok_or(AuditError::Unknown { header, at })?;
+        let need = command.dwords(header);
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        if need > left {
+            return Err(refuse(command, header, at, Rule::PastEnd { need, left }));
+        }
+        Ok((command, need))
+    }
+}
+
+fn split(words: &mut [u32], len: u32) -> (&mut [u32], &mut [u32]) {
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(words.len());
+    words.split_at_mut(len)
+}
+
+fn refuse(command: &cmd::Command, header: u32, at: At, rule: Rule) -> AuditError {
+    AuditError::Refused(Refusal {
+        command: command.name,
+        header,
+        at,
+        rule,
+    })
+}
+
+impl AuditError {
+    /// The dword concerned, for IPEHR.
+    #[must_use]
+    pub const fn header(&self) -> u32 {
+        match self {
+            Self::Refused(r) => r.header,
+            Self::Unknown { header, .. } => *header,
+            Self::NotMapped(_) | Self::Exhausted(_) => 0,
+        }
+    }
+}
+
+/// Interrupts a guest may see of its own engine.
+pub const GUEST_INTERRUPTS: u16 = irq::USER | irq::FLUSH_NOTIFY | irq::WAIT_SEMAPHORE;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! What each command is checked for.
+
+use gen8::access;
+use gen8::cmd::flags::{atomic, batch_start, flush_dw, store_data};
+use gen8::cmd::{Command, Privilege, Space, mi_op, pipe_control};
+
+use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
+
+/// MI_STORE_DATA_INDEX: the offset is into the context's status page. Clear
+/// it means the engine's, which is vgpud's
+/// (Linux `gt/intel_gpu_commands.h:MI_STORE_DWORD_INDEX`).
+const INDEX_PER_PROCESS: u32 = 1 << 21;
+
+/// A dword of a command already known to be long enough.
+fn word(words: &[u32], at: usize) -> u32 {
+    words.get(at).copied().unwrap_or(0)
+}
+
+fn set(words: &mut [u32], at: usize, value: u32) {
+    if let Some(w) = words.get_mut(at) {
+        *w = value;
+    }
+}
+
+/// Whether an address field is in the global table.
+fn is_global(space: Space, words: &[u32]) -> bool {
+    match space {
+        Space::Ppgtt => false,
+        Space::GgttIf { dword, bit } => word(words, dword.into()) & (1 << bit) != 0,
+        Space::GgttUnless { bit } => word(words, 0) & (1 << bit) == 0,
+    }
+}
+
+/// Bytes a command reads or writes at its address fields.
+fn access_bytes(opcode: Option<u32>, header: u32) -> u32 {
+    match opcode {
+        Some(mi_op::STORE_DATA_IMM) if header & store_data::QWORD == 0 => 4,
+        Some(
+            mi_op::STORE_REGISTER_MEM
+            | mi_op::LOAD_REGISTER_MEM
+            | mi_op::SEMAPHORE_WAIT
+            | mi_op::CONDITIONAL_BATCH_BUFFER_END
+            | mi_op::COPY_MEM_MEM,
+        ) => 4,
+        Some(mi_op::ATOMIC) => 4 << ((atomic::operation(header) >> 5) & 3).min(2),
+        _ => 8,
+    }
+}
+
+impl<S: Site> Auditor<'_, S> {
+    /// Checks one command, all of whose dwords are `words`, and moves its
+    /// global addresses. `depth` is 0 in a ring.
+    pub(super) fn command(
+        &mut self,
+        command: &'static Command,
+        words: &mut [u32],
+        at: At,
+        depth: u32,
+    ) -> Result<Flow, AuditError> {
+        self.commands += 1;
+        let header = word(words, 0);
+        let bad = |rule| Err(refuse(command, header, at, rule));
+        if command.privilege == Privilege::Refused {
+            return bad(Rule::Forbidden);
+        }
+        let have = u32::try_from(words.len()).unwrap_or(u32::MAX);
+        let need = |n: u32| {
+            if have < n {
+                return Err(refuse(command, header, at, Rule::Short { have, need: n }));
+            }
+            Ok(())
+        };
+        let write = |offset: u32, value: Option<u32>| {
+            if access::may_write(self.engine, offset, value) {
+                return Ok(());
+            }
+            let rule = Rule::RegisterWrite { offset, value };
+            Err(refuse(command, header, at, rule))
+        };
+        let read = |offset: u32| {
+            if access::may_read(self.engine, offset) {
+                return Ok(());
+            }
+            Err(refuse(command, header, at, Rule::RegisterRead { offset }))
+        };
+        let status_offset = |offset: u32| {
+            // Up to 8 bytes are stored there.
+            if offset <= 0xff8 {
+                return Ok(());
+            }
+            Err(refuse(command, header, at, Rule::StatusOffset { offset }))
+        };
+
+        let opcode = (header >> 29 == 0).then_some((header >> 23) & 0x3f);
+        match opcode {
+            // Predication could skip the end of a batch; the report goes to
+            // the engine's status page, which is vgpud's; a range flushed
+            // past a window is not the guest's.
+            Some(mi_op::SET_PREDICATE | mi_op::REPORT_HEAD | mi_op::CLFLUSH) => {
+                return bad(Rule::Forbidden);
+            }
+            // They wait for the physical display, or concern it.
+            Some(mi_op::WAIT_FOR_EVENT | mi_op::LOAD_SCAN_LINES_INCL | mi_op::SUSPEND_FLUSH) => {
+                words.fill(0);
+                return Ok(Flow::Next);
+            }
+            Some(mi_op::BATCH_BUFFER_END) => return Ok(Flow::End),
+            Some(mi_op::BATCH_BUFFER_START) => {
+                need(3)?;
+                return self.batch_start(command, words, at, depth);
+            }
+            Some(mi_op::LOAD_REGISTER_IMM) => {
+                // Pairs after the header; a dword left over has no meaning.
+                need(3)?;
+                if have % 2 == 0 {
+                    return bad(Rule::Short {
+                        have,
+                        need: have + 1,
+                    });
+                }
+                for pair in words[1..].chunks_exact(2) {
+                    write(word(pair, 0), Some(word(pair, 1)))?;
+                }
+                return Ok(Flow::Next);
+            }
+            Some(mi_op::LOAD_REGISTER_REG) => {
+                need(3)?;
+                read(word(words, 1))?;
+                write(word(words, 2), None)?;
+                return Ok(Flow::Next);
+            }
+            Some(mi_op::LOAD_REGISTER_MEM) => {
+                need(4)?;
+                write(word(words, 1), None)?;
+            }
+            Some(mi_op::STORE_REGISTER_MEM) => {
+                need(4)?;
+                read(word(words, 1))?;
+            }
+            Some(mi_op::STORE_DATA_INDEX) => {
+                need(3)?;
+                status_offset(word(words, 1))?;
+                set(words, 0, header | INDEX_PER_PROCESS);
+                return Ok(Flow::Next);
+            }
+            Some(mi_op::FLUSH_DW) => {
+                if header & flush_dw::POST_SYNC_MASK == 0 {
+                    // No write: the address means nothing.
+                    let last = words.len().min(3);
+                    words[1..last].fill(0);
+                    return Ok(Flow::Next);
+                }
+                need(4)?;
+                if header & flush_dw::STORE_INDEX != 0 {
+                    status_offset(word(words, 1) & !flush_dw::ADDRESS_GGTT)?;
+                    set(words, 2, 0);
+                    return Ok(Flow::Next);
+                }
+            }
+            _ if command.name == "PIPE_CONTROL" => {
+                need(2)?;
+                let flags = word(words, 1);
+                if flags & pipe_control::LRI_POST_SYNC != 0 {
+                    need(5)?;
+                    write(word(words, 2), Some(word(words, 4)))?;
+                    return Ok(Flow::Next);
+                }
+                if flags & pipe_control::POST_SYNC_MASK == 0 {
+                    let last = words.len().min(4);
+                    words.iter_mut().take(last).skip(2).for_each(|w| *w = 0);
+                    return Ok(Flow::Next);
+                }
+                need(6)?;
+                if flags & pipe_control::STORE_INDEX != 0 {
+                    status_offset(word(words, 2))?;
+                    set(words, 3, 0);
+                    return Ok(Flow::Next);
+                }
+            }
+            _ => {}
+        }
+
+        for field in command.addresses {
+            let low = usize::from(field.dword);
+            need(u32::from(field.dword) + 2)?;
+            if !is_global(field.space, words) {
+                continue;
+            }
+            let upper = word(words, low + 1);
+            if upper != 0 {
+                return bad(Rule::HighAddress { upper });
+            }
+            let address = word(words, low);
+            // Bits 1:0, and 2 of MI_FLUSH_DW, are flags in these fields.
+            let flag_bits = if opcode == Some(mi_op::FLUSH_DW) { 7 } else { 3 };
+            let first = address & !flag_bits;
+            let bytes = access_bytes(opcode, header);
+            let pages = if (first & 0xfff) + bytes > 0x1000 { 2 } else { 1 };
+            let window = self.site.window(first >> 12, pages)?;
+            set(words, low, window | (address & 0xfff));
+        }
+        Ok(Flow::Next)
+    }
+
+    /// MI_BATCH_BUFFER_START: a batch in the context's own tables has no
+    /// privilege and stays; another one is copied and audited.
+    fn batch_start(
+        &mut self,
+        command: &'static Command,
+        words: &mut [u32],
+        at: At,
+        depth: u32,
+    ) -> Result<Flow, AuditError> {
+        let header = word(words, 0);
+        // In a ring there is no first level that a second could return to.
+        if depth == 0 && header & batch_start::SECOND_LEVEL != 0 {
+            return Err(refuse(command, header, at, Rule::Forbidden));
+        }
+        let returns = depth == 0
+            || header & batch_start::SECOND_LEVEL != 0
+            || header & batch_start::PREDICATE != 0;
+        let flow = if returns { Flow::Next } else { Flow::End };
+        if header & batch_start::PPGTT != 0 {
+            return Ok(flow);
+        }
+        let upper = word(words, 2);
+        if upper != 0 {
+            return Err(refuse(command, header, at, Rule::HighAddress { upper }));
+        }
+        let max = self.limits.depth;
+        if depth >= max {
+            return Err(refuse(command, header, at, Rule::Depth { max }));
+        }
+        let copy = self.batch_at(word(words, 1) & !3, depth + 1)?;
+        set(words, 1, copy);
+        Ok(flow)
+    }
+}

@@ -1,0 +1,408 @@
+//! One engine: who runs on it, who waits, whose registers it holds.
+//!
+//! There is no thread of its own here. Whoever brings an event moves the
+//! engine on: a submitter starts work on an idle engine, the interrupt
+//! thread ends it and starts the next. So a workload costs no hand-over
+//! between threads beyond the interrupt itself.
+
+mod hardware;
+mod switch;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gen8::csb::{self, Descriptor};
+use gen8::{Engine, irq, ring};
+use vgpu_ring::FaultReason;
+
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::policy::{RunLimit, Turns};
+use crate::sync::lock;
+use crate::workload::Workload;
+pub use hardware::{Hardware, ResetFailed};
+pub use switch::{SwitchCost, VgpuRegisters, allowed_nonpriv};
+
+/// How a workload left the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It reached its tail.
+    Done,
+    /// It failed and the engine was reset.
+    Failed {
+        /// Why.
+        reason: FaultReason,
+        /// The header of the command last executed.
+        ipehr: u32,
+    },
+    /// Its vGPU no longer wants it.
+    Cancelled,
+}
+
+/// The vGPU behind a workload, as an engine sees it.
+pub trait Client: Send + Sync {
+    /// Its id.
+    fn id(&self) -> u64;
+    /// Its values of the registers that a switch carries over.
+    fn registers(&self, engine: Engine) -> &Arc<Mutex<VgpuRegisters>>;
+    /// Where to count.
+    fn counters(&self, engine: Engine) -> &Counters;
+    /// The engine raised interrupts while it ran. Before
+    /// [`Self::finished`] of the workload that raised them.
+    fn interrupts(&self, engine: Engine, bits: u16);
+    /// A workload left the engine. Called without locks of the engine.
+    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome);
+}
+
+struct Ready {
+    client: Arc<dyn Client>,
+    workload: Box<Workload>,
+}
+
+struct Running {
+    job: Ready,
+    /// The id in its descriptor, to tell its events from older ones.
+    tag: u32,
+    since: Duration,
+}
+
+struct Owner {
+    vgpu: u64,
+    registers: Arc<Mutex<VgpuRegisters>>,
+}
+
+struct State {
+    turns: Turns,
+    ready: HashMap<u64, Ready>,
+    running: Option<Running>,
+    owner: Option<Owner>,
+    tag: u32,
+    /// The engine did not come back from a reset.
+    dead: Option<String>,
+    resets: u64,
+}
+
+/// What left the engine, to be told when its lock is released.
+struct Left {
+    job: Ready,
+    outcome: Outcome,
+    bits: u16,
+}
+
+/// One engine.
+pub struct EngineUnit {
+    engine: Engine,
+    hardware: Hardware,
+    clock: Arc<dyn Clock>,
+    limit: RunLimit,
+    state: Mutex<State>,
+}
+
+/// An engine at one moment, for inspection.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct EngineView {
+    /// Name.
+    pub name: &'static str,
+    /// The vGPU that runs now.
+    pub running: Option<u64>,
+    /// For how long, in nanoseconds.
+    pub running_ns: Option<u64>,
+    /// The vGPU whose registers it holds.
+    pub owner: Option<u64>,
+    /// vGPUs that wait.
+    pub waiting: usize,
+    /// Resets so far.
+    pub resets: u64,
+    /// Why it is out of use.
+    pub dead: Option<String>,
+}
+
+/// Context ids are 20 bits above bit 4 of the upper dword
+/// (Linux `gt/intel_lrc.h`, `intel_context_types.h`: Gen8 ids).
+const TAG_SHIFT: u32 = 5;
+const TAGS: u32 = 1 << 20;
+
+/// Nanoseconds of a duration; one that does not fit is at least that long.
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl EngineUnit {
+    /// An engine that was brought up.
+    #[must_use]
+    pub fn new(hardware: Hardware, clock: Arc<dyn Clock>, limit: RunLimit) -> Self {
+        Self {
+            engine: hardware.engine(),
+            hardware,
+            clock,
+            limit,
+            state: Mutex::new(State {
+                turns: Turns::default(),
+                ready: HashMap::new(),
+                running: None,
+                owner: None,
+                tag: 0,
+                dead: None,
+                resets: 0,
+            }),
+        }
+    }
+
+    /// Queues a workload and starts it when the engine is idle. A client has
+    /// one workload at a time here. Hands it back when the engine is out of
+    /// use.
+    pub fn submit(
+        &self,
+        client: Arc<dyn Client>,
+        workload: Box<Workload>,
+    ) -> Result<(), Box<Workload>> {
+        let mut state = lock(&self.state);
+        if state.dead.is_some() {
+            return Err(workload);
+        }
+        let id = client.id();
+        state.ready.insert(id, Ready { client, workload });
+        state.turns.ready(id);
+        if state.running.is_none() {
+            self.start_next(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Starts the next workload, if one waits.
+    fn start_next(&self, state: &mut State) {
+        let Some(id) = state.turns.take() else {
+            return;
+        };
+        let Some(job) = state.ready.remove(&id) else {
+            return;
+        };
+        let counters = job.client.counters(self.engine);
+        let registers = job.client.registers(self.engine);
+        let owned = state.owner.as_ref().is_some_and(|o| o.vgpu == id);
+        if !owned || lock(registers).pending() {
+            let before = self.clock.now();
+            let outgoing = state.owner.as_ref().filter(|o| o.vgpu != id);
+            let mut cost = self
+                .hardware
+                .switch(outgoing.map(|o| o.registers.as_ref()), registers);
+            if !owned {
+                counters.switches.add(1);
+                if job.workload.restore_inhibit {
+                    cost += self.hardware.clear_context();
+                }
+            }
+            counters.switch_reads.add(cost.reads);
+            counters.switch_writes.add(cost.writes);
+            let spent = self.clock.now().saturating_sub(before);
+            counters.switch_ns.add(nanos(spent));
+            state.owner = Some(Owner {
+                vgpu: id,
+                registers: Arc::clone(registers),
+            });
+        }
+        state.tag = (state.tag + 1) % TAGS;
+        let tag = (state.tag) << TAG_SHIFT;
+        let descriptor = Descriptor(job.workload.descriptor.0 | (u64::from(tag) << 32));
+        // Known to be running before the GPU can say that it is through.
+        state.running = Some(Running {
+            job,
+            tag,
+            since: self.clock.now(),
+        });
+        self.hardware.load(descriptor);
+    }
+
+    /// Takes what runs off the books.
+    fn take(&self, state: &mut State, outcome: Outcome, bits: u16) -> Option<Left> {
+        let running = state.running.take()?;
+        let spent = self.clock.now().saturating_sub(running.since);
+        let counters = running.job.client.counters(self.engine);
+        counters.busy_ns.add(nanos(spent));
+        match outcome {
+            Outcome::Done => counters.completed.add(1),
+            Outcome::Failed { .. } => counters.failed.add(1),
+            Outcome::Cancelled => {}
+        }
+        Some(Left {
+            job: running.job,
+            outcome,
+            bits,
+        })
+    }
+
+    /// Tells the client. The engine's lock is not held.
+    fn tell(&self, left: Option<Left>) {
+        let Some(Left { job, outcome, bits }) = left else {
+            return;
+        };
+        if bits != 0 {
+            job.client.interrupts(self.engine, bits);
+        }
+        let Ready { client, workload } = job;
+        client.finished(self.engine, workload, outcome);
+    }
+
+    /// The engine's interrupt: `bits` are its half of the identity register,
+    /// already acknowledged. Only the interrupt thread calls this.
+    pub fn interrupt(&self, bits: u16) {
+        let mut state = lock(&self.state);
+        let mut bits = bits;
+        let completed = self.completed(&state);
+        if completed || bits & irq::ERROR != 0 {
+            // What was raised before the completion was written is the
+            // running guest's. It may have come after the caller looked.
+            bits |= self.hardware.acknowledge();
+        }
+        let mine = bits & crate::audit::GUEST_INTERRUPTS;
+        let left = if completed {
+            let left = self.take(&mut state, Outcome::Done, mine);
+            self.start_next(&mut state);
+            left
+        } else if bits & irq::ERROR != 0 {
+            self.failed(&mut state, mine)
+        } else {
+            let client = state.running.as_ref().map(|r| Arc::clone(&r.job.client));
+            drop(state);
+            if let Some(client) = client
+                && mine != 0
+            {
+                client.interrupts(self.engine, mine);
+            }
+            return;
+        };
+        drop(state);
+        self.tell(left);
+    }
+
+    /// Reads the status buffer; whether the running workload is through.
+    fn completed(&self, state: &State) -> bool {
+        let tag = state.running.as_ref().map(|r| r.tag);
+        self.hardware
+            .events()
+            .into_iter()
+            .any(|(status, id)| status & csb::CONTEXT_COMPLETE != 0 && Some(id) == tag)
+    }
+
+    /// The GPU reported an error.
+    fn failed(&self, state: &mut State, bits: u16) -> Option<Left> {
+        let error = self.hardware.error();
+        if error.eir == 0 {
+            return None;
+        }
+        let reason = if error.eir & ring::ERROR_PAGE_TABLE != 0 {
+            FaultReason::PageFault
+        } else {
+            FaultReason::Instruction
+        };
+        let outcome = Outcome::Failed {
+            reason,
+            ipehr: error.ipehr,
+        };
+        self.reset(state, outcome, bits)
+    }
+
+    /// Resets the engine; whatever ran leaves with `outcome`, and the next
+    /// starts.
+    fn reset(&self, state: &mut State, outcome: Outcome, bits: u16) -> Option<Left> {
+        state.resets += 1;
+        // What the engine held is gone. Values not saved since the last
+        // switch are the workload's own, and it failed.
+        state.owner = None;
+        if let Err(e) = self.hardware.reset() {
+            log::error!("{}: {e}; out of use", self.engine.sysfs_name());
+            state.dead = Some(e.to_string());
+        }
+        let left = self.take(state, outcome, bits);
+        if state.dead.is_none() {
+            self.start_next(state);
+        }
+        left
+    }
+
+    /// Ends a workload that has run too long. Also ends what waits on a dead
+    /// engine.
+    pub fn check(&self) {
+        let mut state = lock(&self.state);
+        let now = self.clock.now();
+        let mut left = Vec::new();
+        if let Some(running) = &state.running
+            && self.limit.exceeded(running.since, now)
+        {
+            log::debug!(
+                "{}: vGPU {} ran for {:?}, limit {:?}",
+                self.engine.sysfs_name(),
+                running.job.client.id(),
+                now.saturating_sub(running.since),
+                self.limit.0
+            );
+            let outcome = Outcome::Failed {
+                reason: FaultReason::TimedOut,
+                ipehr: self.hardware.error().ipehr,
+            };
+            left.extend(self.reset(&mut state, outcome, 0));
+        }
+        if state.dead.is_some() {
+            while state.turns.take().is_some() {}
+            left.extend(state.ready.drain().map(|(_, job)| Left {
+                job,
+                outcome: Outcome::Failed {
+                    reason: FaultReason::TimedOut,
+                    ipehr: 0,
+                },
+                bits: 0,
+            }));
+        }
+        drop(state);
+        for l in left {
+            self.tell(Some(l));
+        }
+    }
+
+    /// Takes a vGPU's workload back, off the GPU if it must be. On return the
+    /// GPU does nothing for this vGPU on this engine any more. `None` when it
+    /// has none here; one that just left may still be on its way to
+    /// [`Client::finished`].
+    pub fn cancel(&self, vgpu: u64) -> Option<Box<Workload>> {
+        let mut state = lock(&self.state);
+        state.turns.remove(vgpu);
+        if let Some(job) = state.ready.remove(&vgpu) {
+            return Some(job.workload);
+        }
+        let runs = state
+            .running
+            .as_ref()
+            .is_some_and(|r| r.job.client.id() == vgpu);
+        if !runs {
+            return None;
+        }
+        self.reset(&mut state, Outcome::Cancelled, 0)
+            .map(|l| l.job.workload)
+    }
+
+    /// Forgets that a vGPU owned the engine.
+    pub fn disown(&self, vgpu: u64) {
+        let mut state = lock(&self.state);
+        if state.owner.as_ref().is_some_and(|o| o.vgpu == vgpu) {
+            state.owner = None;
+        }
+    }
+
+    /// The engine now.
+    #[must_use]
+    pub fn view(&self) -> EngineView {
+        let state = lock(&self.state);
+        let now = self.clock.now();
+        let running = state.running.as_ref();
+        EngineView {
+            name: self.engine.sysfs_name(),
+            running: running.map(|r| r.job.client.id()),
+            running_ns: running.map(|r| nanos(now.saturating_sub(r.since))),
+            owner: state.owner.as_ref().map(|o| o.vgpu),
+            waiting: state.turns.waiting(),
+            resets: state.resets,
+            dead: state.dead.clone(),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The registers of one engine, driven as i915 drives them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gen8::csb::{self, Descriptor};
+use gen8::{Engine, irq, regs, ring};
+
+use super::switch::{SwitchCost, VgpuRegisters, switch};
+use crate::dma::HostPage;
+use crate::registers::Registers;
+use crate::sync::lock;
+use crate::windows::{NoRoom, Pin, Windows};
+
+/// The engine did not do what a reset asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{engine} reset: {step} not reached, register {offset:#x} reads {value:#x}")]
+pub struct ResetFailed {
+    /// sysfs name.
+    pub engine: &'static str,
+    /// What was waited for.
+    pub step: &'static str,
+    /// BAR0 offset.
+    pub offset: u32,
+    /// What it read last.
+    pub value: u32,
+}
+
+/// How long a step of a reset may take. i915 gives 700 us and 2 ms; a GPU
+/// emulated on a busy host needs more, and longer costs nothing when it is
+/// quick (Linux `gt/intel_reset.c:gen8_engine_reset_prepare`, `gen6_hw_domain_reset`).
+const RESET_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The entry before entry 0: where the write pointer stands after reset.
+const CSB_RESET: u32 = csb::ENTRIES - 1;
+
+/// What the error registers said.
+pub struct EngineError {
+    pub eir: u32,
+    pub ipehr: u32,
+}
+
+/// One engine's registers and its status page.
+pub struct Hardware {
+    engine: Engine,
+    gpu: Arc<Registers>,
+    /// Guards what engines share: the reset register.
+    shared: Arc<Mutex<()>>,
+    // The window goes before the page.
+    status_pin: Pin,
+    status: HostPage,
+    /// The status buffer entry read last.
+    read_at: AtomicU32,
+}
+
+impl Hardware {
+    /// Resets the engine and makes it ready to run lists.
+    ///
+    /// # Errors
+    /// [`NoRoom`] for the status page, or the reset failed.
+    pub fn bring_up(
+        engine: Engine,
+        gpu: Arc<Registers>,
+        windows: &Arc<Windows>,
+        status: HostPage,
+        shared: Arc<Mutex<()>>,
+    ) -> Result<Self, BringUpError> {
+        let status_pin = windows.pin_own(0, std::slice::from_ref(&status))?;
+        let hardware = Self {
+            engine,
+            gpu,
+            shared,
+            status_pin,
+            status,
+            read_at: AtomicU32::new(CSB_RESET),
+        };
+        hardware.reset()?;
+        Ok(hardware)
+    }
+
+    /// Which engine.
+    #[must_use]
+    pub const fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    const fn at(&self, offset: u32) -> u32 {
+        self.engine.mmio_base() + offset
+    }
+
+    fn wait(
+        &self,
+        step: &'static str,
+        offset: u32,
+        met: impl Fn(u32) -> bool,
+    ) -> Result<(), ResetFailed> {
+        let start = Instant::now();
+        loop {
+            let value = self.gpu.read32(offset);
+            if met(value) {
+                return Ok(());
+            }
+            if start.elapsed() > RESET_PATIENCE {
+                return Err(ResetFailed {
+                    engine: self.engine.sysfs_name(),
+                    step,
+                    offset,
+                    value,
+                });
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Resets this engine alone and sets it up again. On success nothing
+    /// that ran on it can reach memory any more.
+    ///
+    /// # Errors
+    /// [`ResetFailed`].
+    pub fn reset(&self) -> Result<(), ResetFailed> {
+        {
+            // Linux gt/intel_reset.c:gen8_reset_engines: ask, wait until the
+            // engine is ready, reset its domain, withdraw the request.
+            let _one_at_a_time = lock(&self.shared);
+            let control = self.at(ring::RESET_CTL);
+            let request = ring::RESET_CTL_REQUEST;
+            self.gpu.write32(control, request << 16 | request);
+            self.wait("ready for reset", control, |v| {
+                v & ring::RESET_CTL_READY != 0
+            })?;
+            let domain = self.engine.reset_domain();
+            self.gpu.write32(ring::GDRST, domain);
+            self.wait("reset done", ring::GDRST, |v| v & domain == 0)?;
+            self.gpu.write32(control, request << 16);
+            self.gpu.write32(ring::FAULT, 0);
+        }
+        self.set_up();
+        Ok(())
+    }
+
+    /// As Linux gt/intel_execlists_submission.c: enable_execlists,
+    /// reset_csb_pointers, enable_error_interrupt.
+    fn set_up(&self) {
+        let w = |offset, value| self.gpu.write32(self.at(offset), value);
+        w(ring::HWSTAM, u32::MAX);
+        w(
+            ring::MODE,
+            ring::MODE_RUN_LIST << 16 | ring::MODE_RUN_LIST,
+        );
+        w(ring::MI_MODE, ring::MI_MODE_STOP_RING << 16);
+        w(ring::HWS_PGA, self.status_pin.address());
+        let _ = self.gpu.read32(self.at(ring::HWS_PGA));
+        w(ring::EMR, u32::MAX);
+        w(ring::EIR, u32::MAX);
+        w(
+            ring::EMR,
+            !(ring::ERROR_INSTRUCTION | ring::ERROR_PAGE_TABLE),
+        );
+        // The write pointer stands at the last entry, in the register and in
+        // the status page.
+        w(
+            ring::CSB_PTR,
+            0xffff_0000 | CSB_RESET << 8 | CSB_RESET,
+        );
+        let pointer = usize::try_from(csb::HWSP_WRITE_POINTER).unwrap_or(0);
+        self.status.write(pointer, &CSB_RESET.to_le_bytes());
+        self.read_at.store(CSB_RESET, Ordering::Relaxed);
+        let wanted = irq::USER
+            | irq::ERROR
+            | irq::FLUSH_NOTIFY
+            | irq::CONTEXT_SWITCH
+            | irq::WAIT_SEMAPHORE;
+        w(ring::IMR, !u32::from(wanted));
+        let _ = self.acknowledge();
+    }
+
+    /// Takes the engine's pending interrupts: reads and clears its half of
+    /// the identity register.
+    #[must_use]
+    pub fn acknowledge(&self) -> u16 {
+        let (bank, shift) = self.engine.irq_bank();
+        let register = irq::GT_IIR0 + bank * irq::GT_BANK_STRIDE;
+        let pending = self.gpu.read32(register) & (0xffff << shift);
+        if pending != 0 {
+            self.gpu.write32(register, pending);
+        }
+        let b = (pending >> shift).to_le_bytes();
+        u16::from_le_bytes([b[0], b[1]])
+    }
+
+    /// Loads the list of one element (Linux
+    /// `gt/intel_execlists_submission.c:execlists_submit_ports`).
+    pub fn load(&self, descriptor: Descriptor) {
+        let port = self.at(ring::ELSP);
+        let b = descriptor.0.to_le_bytes();
+        let high = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
+        let low = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+        for value in [0, 0, high, low] {
+            self.gpu.write32(port, value);
+        }
+    }
+
+    /// The status events since the last call: status and context id.
+    pub fn events(&self) -> Vec<(u32, u32)> {
+        let at = |o: u32| self.status.read_u32(usize::try_from(o).unwrap_or(0));
+        let write = at(csb::HWSP_WRITE_POINTER);
+        let mut read = self.read_at.load(Ordering::Relaxed);
+        let mut events = Vec::new();
+        if write >= csb::ENTRIES {
+            return events;
+        }
+        while read != write {
+            read = (read + 1) % csb::ENTRIES;
+            let entry = csb::HWSP_BUFFER + read * 8;
+            events.push((at(entry), at(entry + 4)));
+        }
+        self.read_at.store(read, Ordering::Relaxed);
+        events
+    }
+
+    /// The error registers.
+    #[must_use]
+    pub fn error(&self) -> EngineError {
+        EngineError {
+            eir: self.gpu.read32(self.at(ring::EIR)),
+            ipehr: self.gpu.read32(self.at(ring::IPEHR)),
+        }
+    }
+
+    /// Carries the registers over from `outgoing`, if there is one, to
+    /// `incoming`.
+    pub fn switch(
+        &self,
+        outgoing: Option<&Mutex<VgpuRegisters>>,
+        incoming: &Mutex<VgpuRegisters>,
+    ) -> SwitchCost {
+        switch(&self.gpu, outgoing, incoming)
+    }
+
+    /// Clears the registers that belong to a context. A context that does
+    /// not load them would otherwise start with another guest's.
+    pub fn clear_context(&self) -> SwitchCost {
+        let mut cost = SwitchCost::default();
+        for offset in regs::context(self.engine) {
+            // In-context registers of the switch list hold the incoming
+            // vGPU's values already.
+            if gen8::switched::find(offset).is_some() {
+                continue;
+            }
+            let value = if regs::masked(offset) { 0xffff_0000 } else { 0 };
+            self.gpu.write32(offset, value);
+            cost.writes += 1;
+        }
+        cost
+    }
+}
+
+/// An engine could not be brought up.
+#[derive(Debug, thiserror::Error)]
+pub enum BringUpError {
+    /// No window for its status page.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// It did not reset.
+    #[error(transparent)]
+    Reset(#[from] ResetFailed),
+}

@@ -1,0 +1,432 @@
+//! Shadows of the guests' per-process page tables, kept lazily.
+//!
+//! The GPU walks tables of ours. Each stands for one guest table page at
+//! one level and keeps a private copy of the entries it was made from. At a
+//! submission every table reachable from the context's root is read once
+//! and compared with its copy; what changed is translated. Children are
+//! found from the copy, so a guest that changes a table meanwhile changes
+//! nothing we decided.
+//!
+//! A table is freed only while no workload of its vGPU is at the GPU: until
+//! then the GPU may still hold a cached way to it.
+
+mod entry;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use gen8::pte::{ENTRIES, Level};
+use guest_memory::{Gfn, PAGE_SIZE};
+
+use crate::dma::{GuestMap, HostPage, HostPages, OutOfPages};
+use crate::sync::lock;
+use entry::Entry;
+
+/// How many tables one guest may have shadowed.
+#[derive(Clone, Copy, Debug)]
+pub struct TableLimits {
+    /// Above this, tables out of use are freed when the GPU is idle of the
+    /// guest.
+    pub keep: usize,
+    /// Above this, a context that needs more fails.
+    pub max: usize,
+}
+
+impl Default for TableLimits {
+    fn default() -> Self {
+        // A table costs 8 to 10 KiB here. 4096 map 8 GiB of 4 KiB pages.
+        Self {
+            keep: 2048,
+            max: 4096,
+        }
+    }
+}
+
+/// A context's tables cannot be shadowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShadowError {
+    /// Too many tables.
+    #[error("the guest's page tables are too many to shadow: {max} allowed")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// No memory for a shadow.
+    #[error(transparent)]
+    OutOfPages(#[from] OutOfPages),
+}
+
+/// What the tables of a vGPU cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct TableCounts {
+    /// Tables now.
+    pub tables: usize,
+    /// Roots now.
+    pub roots: usize,
+    /// Guest table pages read and compared.
+    pub compared: u64,
+    /// Entries that had changed.
+    pub translated: u64,
+    /// Tables freed.
+    pub freed: u64,
+}
+
+type Id = u32;
+
+struct Table {
+    key: (Gfn, Level),
+    /// The entries this shadow was made from.
+    copy: Box<[u64; ENTRIES]>,
+    page: HostPage,
+    /// The children, at most one an entry; none in a page table.
+    children: Vec<Option<Id>>,
+    /// The pass that last compared it.
+    checked: u64,
+    /// The sweep that last reached it.
+    marked: u64,
+    /// Entries that named no memory and may later.
+    unresolved: bool,
+}
+
+struct Root {
+    id: Id,
+    used: u64,
+    pins: u32,
+    /// The guest gave it up.
+    doomed: bool,
+}
+
+struct Tables {
+    tables: Vec<Option<Table>>,
+    free: Vec<Id>,
+    by_key: HashMap<(Gfn, Level), Id>,
+    roots: HashMap<Gfn, Root>,
+    pass: u64,
+    pins: u32,
+    counts: TableCounts,
+}
+
+/// The shadow tables of one vGPU.
+pub struct ShadowTables {
+    map: Arc<GuestMap>,
+    pages: Arc<HostPages>,
+    limits: TableLimits,
+    inner: Mutex<Tables>,
+}
+
+impl ShadowTables {
+    /// No table yet.
+    #[must_use]
+    pub fn new(map: Arc<GuestMap>, pages: Arc<HostPages>, limits: TableLimits) -> Arc<Self> {
+        Arc::new(Self {
+            map,
+            pages,
+            limits,
+            inner: Mutex::new(Tables {
+                tables: Vec::new(),
+                free: Vec::new(),
+                by_key: HashMap::new(),
+                roots: HashMap::new(),
+                pass: 0,
+                pins: 0,
+                counts: TableCounts::default(),
+            }),
+        })
+    }
+
+    /// Brings the shadow of the tables under `root` up to date and keeps it
+    /// until the pin is dropped.
+    ///
+    /// # Errors
+    /// [`ShadowError`]; the guest's other roots stay as they are.
+    pub fn pin(self: &Arc<Self>, root: Gfn) -> Result<RootPin, ShadowError> {
+        let mut inner = lock(&self.inner);
+        if inner.pins == 0 && inner.live() > self.limits.keep {
+            inner.make_room(self.limits.keep, root);
+        }
+        inner.pass += 1;
+        let synced = self.sync(&mut inner, root, Level::Pml4);
+        let id = match synced {
+            Ok(id) => id,
+            Err(e) => {
+                if inner.pins == 0 {
+                    inner.sweep();
+                }
+                return Err(e);
+            }
+        };
+        let used = inner.pass;
+        let entry = inner.roots.entry(root).or_insert(Root {
+            id,
+            used,
+            pins: 0,
+            doomed: false,
+        });
+        entry.id = id;
+        entry.used = used;
+        entry.pins += 1;
+        entry.doomed = false;
+        inner.pins += 1;
+        let bus = inner.table(id).map_or(0, |t| t.page.bus());
+        Ok(RootPin {
+            tables: Arc::clone(self),
+            root,
+            bus,
+        })
+    }
+
+    /// The guest no longer uses `root`.
+    pub fn destroy(&self, root: Gfn) {
+        let mut inner = lock(&self.inner);
+        if let Some(r) = inner.roots.get_mut(&root) {
+            r.doomed = true;
+        }
+        if inner.pins == 0 {
+            inner.bury();
+        }
+    }
+
+    fn unpin(&self, root: Gfn) {
+        let mut inner = lock(&self.inner);
+        if let Some(r) = inner.roots.get_mut(&root) {
+            r.pins -= 1;
+        }
+        inner.pins -= 1;
+        if inner.pins == 0 {
+            inner.bury();
+        }
+    }
+
+    /// Counts for inspection.
+    #[must_use]
+    pub fn counts(&self) -> TableCounts {
+        let inner = lock(&self.inner);
+        TableCounts {
+            tables: inner.live(),
+            roots: inner.roots.len(),
+            ..inner.counts
+        }
+    }
+
+    /// Compares one table and everything below it, each once a pass. The
+    /// level falls with each step, so a table that names itself ends too.
+    fn sync(&self, inner: &mut Tables, gfn: Gfn, level: Level) -> Result<Id, ShadowError> {
+        let id = match inner.by_key.get(&(gfn, level)) {
+            Some(&id) => id,
+            None => inner.create(gfn, level, &self.pages, self.limits.max)?,
+        };
+        let pass = inner.pass;
+        let Some(table) = inner.table_mut(id) else {
+            return Ok(id);
+        };
+        if table.checked == pass {
+            return Ok(id);
+        }
+        table.checked = pass;
+        inner.counts.compared += 1;
+
+        let mut bytes = [0; PAGE_SIZE];
+        // A table the guest has no memory for maps nothing.
+        let readable = gfn
+            .address()
+            .is_some_and(|gpa| self.map.read(gpa, &mut bytes).is_ok());
+        if !readable {
+            bytes.fill(0);
+        }
+        let Some(table) = inner.table_mut(id) else {
+            return Ok(id);
+        };
+        let retry = std::mem::take(&mut table.unresolved);
+        for (i, raw) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            let new = u64::from_le_bytes(*raw);
+            let Some(table) = inner.table_mut(id) else {
+                break;
+            };
+            let old = table.copy[i];
+            if new == old {
+                match table.children.get(i).copied().flatten() {
+                    Some(child) => {
+                        if let Some(key) = inner.table(child).map(|t| t.key) {
+                            self.sync(inner, key.0, key.1)?;
+                        }
+                        continue;
+                    }
+                    None if !retry || new & gen8::pte::PRESENT == 0 => continue,
+                    None => {}
+                }
+            } else {
+                inner.counts.translated += 1;
+            }
+            self.translate(inner, id, i, new)?;
+        }
+        Ok(id)
+    }
+
+    /// Makes entry `i` of a shadow stand for the guest's `new`.
+    fn translate(&self, inner: &mut Tables, id: Id, i: usize, new: u64) -> Result<(), ShadowError> {
+        let Some(level) = inner.table(id).map(|t| t.key.1) else {
+            return Ok(());
+        };
+        let mut child = None;
+        let mut unresolved = false;
+        let shadow = match Entry::read(new, level) {
+            Entry::Nothing => 0,
+            Entry::Table { gfn, below, flags } => {
+                let at = self.sync(inner, gfn, below)?;
+                child = Some(at);
+                inner.table(at).map_or(0, |t| t.page.bus() | flags)
+            }
+            Entry::Page { gfn, flags } => match self.map.bus(gfn) {
+                Some(bus) => bus | flags,
+                None => {
+                    unresolved = true;
+                    0
+                }
+            },
+            Entry::Large { gfn, flags } => match self.map.chunk(gfn) {
+                Some(bus) => bus | flags,
+                None => {
+                    unresolved = true;
+                    0
+                }
+            },
+        };
+        if let Some(table) = inner.table_mut(id) {
+            table.page.write_u64(i * 8, shadow);
+            table.copy[i] = new;
+            table.unresolved |= unresolved;
+            if let Some(c) = table.children.get_mut(i) {
+                *c = child;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tables {
+    fn table(&self, id: Id) -> Option<&Table> {
+        self.tables.get(usize::try_from(id).ok()?)?.as_ref()
+    }
+
+    fn table_mut(&mut self, id: Id) -> Option<&mut Table> {
+        self.tables.get_mut(usize::try_from(id).ok()?)?.as_mut()
+    }
+
+    fn live(&self) -> usize {
+        self.by_key.len()
+    }
+
+    fn create(
+        &mut self,
+        gfn: Gfn,
+        level: Level,
+        pages: &Arc<HostPages>,
+        max: usize,
+    ) -> Result<Id, ShadowError> {
+        if self.live() >= max {
+            return Err(ShadowError::TooMany { max });
+        }
+        let children = if level == Level::Pt { 0 } else { ENTRIES };
+        let table = Table {
+            key: (gfn, level),
+            copy: Box::new([0; ENTRIES]),
+            page: pages.allocate()?,
+            children: vec![None; children],
+            checked: 0,
+            marked: 0,
+            unresolved: false,
+        };
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                self.tables.push(None);
+                // Bounded by `max`.
+                Id::try_from(self.tables.len() - 1).unwrap_or(Id::MAX)
+            }
+        };
+        if let Some(slot) = usize::try_from(id).ok().and_then(|i| self.tables.get_mut(i)) {
+            *slot = Some(table);
+        }
+        self.by_key.insert((gfn, level), id);
+        Ok(id)
+    }
+
+    /// Frees what no root reaches. Nothing of the vGPU may be at the GPU.
+    fn sweep(&mut self) {
+        self.pass += 1;
+        let mark = self.pass;
+        let mut open: Vec<Id> = self.roots.values().map(|r| r.id).collect();
+        while let Some(id) = open.pop() {
+            let Some(table) = self.table_mut(id) else {
+                continue;
+            };
+            if table.marked == mark {
+                continue;
+            }
+            table.marked = mark;
+            open.extend(table.children.iter().flatten());
+        }
+        for (id, slot) in (0..).zip(self.tables.iter_mut()) {
+            if let Some(table) = slot
+                && table.marked != mark
+            {
+                self.by_key.remove(&table.key);
+                *slot = None;
+                self.free.push(id);
+                self.counts.freed += 1;
+            }
+        }
+    }
+
+    /// Frees the roots the guest gave up, if there are any.
+    fn bury(&mut self) {
+        let before = self.roots.len();
+        self.roots.retain(|_, r| !r.doomed);
+        if self.roots.len() != before {
+            self.sweep();
+        }
+    }
+
+    /// Frees what is unreachable, then the roots longest unused, down to
+    /// `keep` tables; `spare` stays.
+    fn make_room(&mut self, keep: usize, spare: Gfn) {
+        self.sweep();
+        while self.live() > keep {
+            let oldest = self
+                .roots
+                .iter()
+                .filter(|(gfn, _)| **gfn != spare)
+                .min_by_key(|(_, r)| r.used)
+                .map(|(gfn, _)| *gfn);
+            let Some(oldest) = oldest else {
+                return;
+            };
+            self.roots.remove(&oldest);
+            self.sweep();
+        }
+    }
+}
+
+/// A root in use by a workload.
+pub struct RootPin {
+    tables: Arc<ShadowTables>,
+    root: Gfn,
+    bus: u64,
+}
+
+impl RootPin {
+    /// The bus address of the shadow root.
+    #[must_use]
+    pub const fn bus(&self) -> u64 {
+        self.bus
+    }
+}
+
+impl Drop for RootPin {
+    fn drop(&mut self) {
+        self.tables.unpin(self.root);
+    }
+}
+
+#[cfg(test)]
+mod tests;

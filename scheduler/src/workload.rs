@@ -1,0 +1,397 @@
+//! One element of an execlist, made ready for the GPU.
+//!
+//! The guest's image, ring and tables are read once; what runs is built
+//! from the copies: a shadow register page, a shadow ring, shadow tables.
+//! The rest of the image is the guest's own pages.
+
+mod image;
+mod site;
+
+use std::sync::Arc;
+
+use gen8::csb::Descriptor;
+use gen8::{Engine, lrc};
+use guest_memory::{Gfn, PAGE_SIZE};
+use vgpu_ring::FaultReason;
+
+use crate::audit::{AuditError, AuditLimits, Auditor};
+use crate::dma::{GuestMap, HostPage, HostPages, OutOfPages};
+use crate::ggtt::{GuestGgtt, NotMapped, translate};
+use crate::ppgtt::{RootPin, ShadowError, ShadowTables};
+use crate::windows::{Key, NoRoom, Pin, What, Windows, entry};
+use image::{Image, ImageError};
+use site::{Placed, WorkloadSite};
+
+/// Why an element cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrepareError {
+    /// The descriptor is not one a guest of this generation uses.
+    #[error("context descriptor {0:#x}: allowed are valid ones of 48-bit contexts")]
+    Descriptor(u64),
+    /// The register page makes no sense.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A page the context needs is not there.
+    #[error(transparent)]
+    NotMapped(#[from] NotMapped),
+    /// The audit.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The page tables.
+    #[error(transparent)]
+    Shadow(#[from] ShadowError),
+    /// The global table is full.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// No own page is left.
+    #[error(transparent)]
+    OutOfPages(#[from] OutOfPages),
+}
+
+impl PrepareError {
+    /// What the device model is told.
+    #[must_use]
+    pub const fn reason(&self) -> FaultReason {
+        match self {
+            Self::Descriptor(_) | Self::Image(_) => FaultReason::Descriptor,
+            Self::NotMapped(_) | Self::Audit(AuditError::NotMapped(_)) => FaultReason::Unmapped,
+            Self::Audit(AuditError::Refused(_)) => FaultReason::Refused,
+            Self::Audit(AuditError::Unknown { .. }) => FaultReason::Instruction,
+            Self::Audit(AuditError::Exhausted(_))
+            | Self::Shadow(_)
+            | Self::NoRoom(_)
+            | Self::OutOfPages(_) => FaultReason::Exhausted,
+        }
+    }
+
+    /// The header of the command concerned, or 0.
+    #[must_use]
+    pub const fn header(&self) -> u32 {
+        match self {
+            Self::Audit(e) => e.header(),
+            _ => 0,
+        }
+    }
+}
+
+/// What a workload is made from.
+pub struct Source<'a> {
+    /// The vGPU's id.
+    pub vgpu: u64,
+    /// Its memory.
+    pub map: &'a GuestMap,
+    /// Its global table.
+    pub table: &'a dyn GuestGgtt,
+    /// Its shadow tables.
+    pub tables: &'a Arc<ShadowTables>,
+    /// The physical global table.
+    pub windows: &'a Arc<Windows>,
+    /// Own pages.
+    pub pages: &'a Arc<HostPages>,
+    /// What the audit may cost.
+    pub limits: AuditLimits,
+}
+
+/// The shadow ring and register page of one vGPU on one engine. It has one
+/// workload at a time there, so one set serves all its contexts; it is used
+/// anew only when the last workload is through.
+#[derive(Default)]
+pub struct Shadow {
+    registers: Option<Arc<HostPage>>,
+    /// By page of the ring; pages appear when first used.
+    ring: Vec<Option<Arc<HostPage>>>,
+}
+
+impl Shadow {
+    fn registers(&mut self, pages: &Arc<HostPages>) -> Result<Arc<HostPage>, OutOfPages> {
+        if let Some(page) = &self.registers {
+            return Ok(Arc::clone(page));
+        }
+        let page = Arc::new(pages.allocate()?);
+        self.registers = Some(Arc::clone(&page));
+        Ok(page)
+    }
+
+    fn ring_page(
+        &mut self,
+        index: usize,
+        pages: &Arc<HostPages>,
+    ) -> Result<Arc<HostPage>, OutOfPages> {
+        if self.ring.len() <= index {
+            // Bounded by the largest ring, 512 pages.
+            self.ring.resize(index + 1, None);
+        }
+        if let Some(Some(page)) = self.ring.get(index) {
+            return Ok(Arc::clone(page));
+        }
+        let page = Arc::new(pages.allocate()?);
+        if let Some(slot) = self.ring.get_mut(index) {
+            *slot = Some(Arc::clone(&page));
+        }
+        Ok(page)
+    }
+}
+
+/// What preparing cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Entries of the global table written.
+    pub ptes: u64,
+    /// Bytes copied from the guest.
+    pub bytes: u64,
+    /// Privileged commands audited.
+    pub commands: u64,
+}
+
+/// An element ready to run. It keeps everything the GPU will touch; dropping
+/// it says that the GPU no longer does.
+pub struct Workload {
+    /// The descriptor, with the image where the GPU finds it and no id.
+    pub descriptor: Descriptor,
+    /// The engine state is not to be loaded from the image.
+    pub restore_inhibit: bool,
+    /// What it cost so far.
+    pub cost: Cost,
+    registers: Arc<HostPage>,
+    /// Where the guest has its register page.
+    guest_registers: u64,
+    // Windows go before the pages they show.
+    _pins: Vec<Pin>,
+    _placed: Vec<Placed>,
+    _ring: Vec<Arc<HostPage>>,
+    _root: RootPin,
+}
+
+/// An element, looked at.
+pub enum Element {
+    /// Its ring is empty: it is done.
+    Empty,
+    /// It has something to run.
+    Work(Box<Workload>),
+}
+
+/// Bytes of the image a GPU keeps for itself in the register page.
+const PRIVATE_BYTES: usize = lrc::PRIVATE * 4;
+
+/// Makes `descriptor` ready to run on `engine`.
+///
+/// # Errors
+/// [`PrepareError`]; nothing is held then.
+pub fn prepare(
+    source: &Source<'_>,
+    shadow: &mut Shadow,
+    engine: Engine,
+    descriptor: Descriptor,
+) -> Result<Element, PrepareError> {
+    // Bit 8 clear would run everything in the global table
+    // (Linux gt/intel_lrc.h:GEN8_CTX_PRIVILEGE).
+    const PRIVILEGE: u64 = 1 << 8;
+    const L3_LLC_COHERENT: u64 = 1 << 5;
+    if !descriptor.valid()
+        || descriptor.addressing_mode() != Descriptor::MODE_PPGTT48
+        || descriptor.0 & PRIVILEGE == 0
+    {
+        return Err(PrepareError::Descriptor(descriptor.0));
+    }
+
+    // The image: where the guest has each page of it.
+    let first = descriptor.lrca() >> 12;
+    let frames = image_frames(source.table, first, engine.context_pages())?;
+    let register_index = usize::try_from(lrc::REGISTER_PAGE).unwrap_or(usize::MAX);
+    let unreadable = |gfn| NotMapped::NoMemory {
+        address: descriptor.register_page(),
+        gfn,
+    };
+    let register_gfn = frames.get(register_index).copied().unwrap_or_default();
+    let guest_registers = register_gfn.address().ok_or(unreadable(register_gfn))?;
+    let mut bytes = [0; PAGE_SIZE];
+    source
+        .map
+        .read(guest_registers, &mut bytes)
+        .map_err(|_| unreadable(register_gfn))?;
+    let mut image = Image::new(&bytes);
+    let ring = image.ring()?;
+    if ring.head == ring.tail {
+        return Ok(Element::Empty);
+    }
+
+    // The commands.
+    let mut words = vec![0; usize::try_from(ring.pending() / 4).unwrap_or(0)];
+    read_ring(source, &ring, &mut words)?;
+    let mut site = WorkloadSite::new(source);
+    let mut auditor = Auditor::new(engine, &mut site, source.limits);
+    auditor.ring(&mut words, ring.head, ring.size)?;
+    if engine == Engine::Rcs {
+        image.audit_batches(&mut auditor)?;
+    } else {
+        image.no_batches();
+    }
+    let commands = auditor.commands;
+    let WorkloadSite {
+        pins: named,
+        placed,
+        bytes: fetched,
+        ..
+    } = site;
+    let mut pins: Vec<Pin> = named.into_values().collect();
+
+    // The shadow ring.
+    let (ring_pin, ring_pages) = write_ring(source, shadow, engine, &ring, &words)?;
+    image.set(lrc::RING_START, ring_pin.address());
+
+    // The tables.
+    let root = source.tables.pin(image.root())?;
+    image.set_root(root.bus());
+
+    // The register page, and the window that shows the image.
+    let registers = shadow.registers(source.pages)?;
+    let restore_inhibit = image.control();
+    image.no_batch_state();
+    registers.write(0, &image.bytes());
+    let mut entries = Vec::with_capacity(frames.len());
+    for (i, (address, gfn)) in (first..).zip(&frames).enumerate() {
+        if i == register_index {
+            entries.push(entry(registers.bus()));
+            continue;
+        }
+        let bus = source.map.bus(*gfn).ok_or(NotMapped::NoMemory {
+            address: address.wrapping_shl(12),
+            gfn: *gfn,
+        })?;
+        entries.push(entry(bus));
+    }
+    let key = Key {
+        vgpu: source.vgpu,
+        what: What::Image {
+            engine,
+            page: first,
+        },
+    };
+    let image_pin = source.windows.pin(key, &entries)?;
+    let host = PRIVILEGE
+        | L3_LLC_COHERENT
+        | (u64::from(Descriptor::MODE_PPGTT48) << 3)
+        | u64::from(image_pin.address())
+        | 1;
+    pins.push(ring_pin);
+    pins.push(image_pin);
+    let copied = PAGE_SIZE + words.len() * 4;
+    Ok(Element::Work(Box::new(Workload {
+        descriptor: Descriptor(host),
+        restore_inhibit,
+        cost: Cost {
+            ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
+                + placed.iter().map(Placed::wrote).sum::<u64>(),
+            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched,
+            commands,
+        },
+        registers,
+        guest_registers,
+        _pins: pins,
+        _placed: placed,
+        _ring: ring_pages,
+        _root: root,
+    })))
+}
+
+impl Workload {
+    /// Writes back to the guest's register page what it may see of the run:
+    /// head, control, run time, and the GPU's own part. Addresses in it stay
+    /// the guest's. Returns the bytes written.
+    ///
+    /// A guest that took the page away meanwhile gets nothing.
+    pub fn write_back(&self, map: &GuestMap) -> usize {
+        let mut bytes = [0; PAGE_SIZE];
+        self.registers.read(0, &mut bytes);
+        let mut written = 0;
+        let mut put = |at: usize, len: usize| {
+            let data = &bytes[at..at + len];
+            let gpa = u64::try_from(at).ok().map(|a| self.guest_registers + a);
+            if gpa.is_some_and(|gpa| map.write(gpa, data).is_ok()) {
+                written += len;
+            }
+        };
+        put(PRIVATE_BYTES, PAGE_SIZE - PRIVATE_BYTES);
+        for index in [lrc::CONTEXT_CONTROL, lrc::CTX_TIMESTAMP, lrc::RING_HEAD] {
+            put(index * 4, 4);
+        }
+        written
+    }
+}
+
+fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn>, NotMapped> {
+    if first + pages > gpu_bus::GGTT_ENTRIES {
+        return Err(NotMapped::PastEnd {
+            address: first << 12,
+            pages,
+        });
+    }
+    (first..first + pages)
+        .map(|page| translate(table, page))
+        .collect()
+}
+
+/// Copies the dwords from head to tail, around the end of the ring.
+fn read_ring(
+    source: &Source<'_>,
+    ring: &image::Ring,
+    words: &mut [u32],
+) -> Result<(), PrepareError> {
+    let mut offset = ring.head;
+    let mut rest = words;
+    while !rest.is_empty() {
+        let in_page = offset & 0xfff;
+        let n = usize::try_from((0x1000 - in_page) / 4)
+            .unwrap_or(0)
+            .min(rest.len());
+        let (these, later) = rest.split_at_mut(n);
+        let address = ring.start.wrapping_add(offset & !0xfff);
+        site::read_dwords(source, address | in_page, these)?;
+        rest = later;
+        offset += (0x1000 - in_page).min(u32::try_from(n * 4).unwrap_or(0));
+        if offset >= ring.size {
+            offset = 0;
+        }
+    }
+    Ok(())
+}
+
+/// Puts the audited dwords into the shadow ring at the same offsets.
+fn write_ring(
+    source: &Source<'_>,
+    shadow: &mut Shadow,
+    engine: Engine,
+    ring: &image::Ring,
+    words: &[u32],
+) -> Result<(Pin, Vec<Arc<HostPage>>), PrepareError> {
+    let scratch = source.windows.scratch_entry();
+    let mut entries = vec![scratch; usize::try_from(ring.size / 4096).unwrap_or(0)];
+    let mut used = Vec::new();
+    let mut offset = usize::try_from(ring.head).unwrap_or(0);
+    let size = usize::try_from(ring.size).unwrap_or(0);
+    let mut rest = words;
+    while !rest.is_empty() {
+        let in_page = offset % PAGE_SIZE;
+        let n = ((PAGE_SIZE - in_page) / 4).min(rest.len());
+        let page = shadow.ring_page(offset / PAGE_SIZE, source.pages)?;
+        let bytes: Vec<u8> = rest[..n].iter().flat_map(|w| w.to_le_bytes()).collect();
+        page.write(in_page, &bytes);
+        if let Some(e) = entries.get_mut(offset / PAGE_SIZE) {
+            *e = entry(page.bus());
+        }
+        used.push(page);
+        rest = &rest[n..];
+        offset += n * 4;
+        if offset >= size {
+            offset = 0;
+        }
+    }
+    let key = Key {
+        vgpu: source.vgpu,
+        what: What::Ring { engine },
+    };
+    Ok((source.windows.pin(key, &entries)?, used))
+}
+
+#[cfg(test)]
+mod tests;
