@@ -186,6 +186,19 @@ impl ShadowTables {
         }
     }
 
+    /// Frees every table, the guest being gone.
+    pub fn clear(&self) {
+        let mut inner = lock(&self.inner);
+        if inner.pins > 0 {
+            // A workload was abandoned on an engine that does not reset, and
+            // may still walk these.
+            std::mem::forget(std::mem::take(&mut inner.tables));
+        }
+        inner.roots.clear();
+        inner.sweep();
+        inner.by_key.clear();
+    }
+
     fn unpin(&self, root: Gfn) {
         let mut inner = lock(&self.inner);
         if let Some(r) = inner.roots.get_mut(&root) {
@@ -344,7 +357,10 @@ impl Tables {
                 Id::try_from(self.tables.len() - 1).unwrap_or(Id::MAX)
             }
         };
-        if let Some(slot) = usize::try_from(id).ok().and_then(|i| self.tables.get_mut(i)) {
+        if let Some(slot) = usize::try_from(id)
+            .ok()
+            .and_then(|i| self.tables.get_mut(i))
+        {
             *slot = Some(table);
         }
         self.by_key.insert((gfn, level), id);

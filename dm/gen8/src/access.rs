@@ -122,7 +122,10 @@ mod tests {
         for offset in [
             0x20c0, 0x209c, 0xe4f0, 0x7300, 0x7000, 0x7004, 0x7008, 0xe4f4, 0xe184, 0xb118,
         ] {
-            assert!(may_write(Engine::Rcs, offset, Some(0x4000_4000)), "{offset:#x}");
+            assert!(
+                may_write(Engine::Rcs, offset, Some(0x4000_4000)),
+                "{offset:#x}"
+            );
         }
     }
 
