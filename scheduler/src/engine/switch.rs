@@ -222,7 +222,7 @@ mod tests {
         switch(&gpu, None, &a);
         assert_eq!(storage.read32(0x83a4), 0x1111);
         // The guest changes it by commands while it runs.
-        storage.write32(0x83a4, 0x3333);
+        storage.write32(0x83a4, 0xffff_3333);
         storage.write32(0x7300, 0x0010_0010);
         switch(&gpu, Some(&a), &b);
         assert_eq!(storage.read32(0x83a4), 0x2222);

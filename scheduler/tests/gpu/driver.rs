@@ -11,6 +11,7 @@ use gen8::{Engine, lrc};
 use guest_memory::{GuestMemory, VecMemory};
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_ring::{Event, FaultReason, Request};
+use vgpu_sched::clock::Clock;
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::{EventSink, Full};
 use vgpu_sched::ggtt::GuestGgtt;
@@ -27,11 +28,12 @@ const TABLE: usize = 4096;
 pub struct Host {
     pub scheduler: Scheduler,
     pub log: Arc<WriteLog>,
+    pub clock: Arc<ManualClock>,
     pub gpu: Arc<SoftGpu>,
 }
 
 impl Host {
-    pub fn new(run_limit: Duration) -> Self {
+    pub fn new() -> Self {
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
         let log = Arc::new(WriteLog::new());
@@ -43,14 +45,16 @@ impl Host {
             Arc::clone(&dma) as _,
             Arc::clone(&line) as _,
         );
+        let clock = Arc::new(ManualClock::default());
         let config = Config {
-            run_limit,
+            clock: Arc::clone(&clock) as _,
             ..Config::default()
         };
         let scheduler = Scheduler::start(&config, Arc::clone(&gpu) as _, dma, line).unwrap();
         Self {
             scheduler,
             log,
+            clock,
             gpu,
         }
     }
@@ -89,6 +93,23 @@ impl Host {
             next_ggtt: 16,
             seq: 0,
         }
+    }
+}
+
+/// Time that passes when a test says so.
+#[derive(Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    pub fn pass(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap();
+        self.0.fetch_add(ns, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::SeqCst))
     }
 }
 
