@@ -155,9 +155,15 @@ pub struct Workload {
     registers: Arc<HostPage>,
     /// Where the guest has its register page.
     guest_registers: u64,
+    held: Option<Held>,
+}
+
+/// What the GPU reaches while the workload runs.
+struct Held {
     // Windows go before the pages they show.
     _pins: Vec<Pin>,
     _placed: Vec<Placed>,
+    _registers: Arc<HostPage>,
     _ring: Vec<Arc<HostPage>>,
     _root: RootPin,
 }
@@ -285,16 +291,24 @@ pub fn prepare(
             bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched,
             commands,
         },
-        registers,
+        registers: Arc::clone(&registers),
         guest_registers,
-        _pins: pins,
-        _placed: placed,
-        _ring: ring_pages,
-        _root: root,
+        held: Some(Held {
+            _pins: pins,
+            _placed: placed,
+            _registers: registers,
+            _ring: ring_pages,
+            _root: root,
+        }),
     })))
 }
 
 impl Workload {
+    /// Gives up for good what the GPU may still reach: it is never freed.
+    pub fn abandon(&mut self) {
+        std::mem::forget(self.held.take());
+    }
+
     /// Writes back to the guest's register page what it may see of the run:
     /// head, control, run time, and the GPU's own part. Addresses in it stay
     /// the guest's. Returns the bytes written.

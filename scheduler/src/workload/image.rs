@@ -122,14 +122,8 @@ impl Image {
             self.set(index, 0);
         }
         let b = bus.to_le_bytes();
-        self.set(
-            lrc::PDP0_LDW,
-            u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        );
-        self.set(
-            lrc::PDP0_UDW,
-            u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
-        );
+        self.set(lrc::PDP0_LDW, u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        self.set(lrc::PDP0_UDW, u32::from_le_bytes([b[4], b[5], b[6], b[7]]));
     }
 
     /// Keeps of CTX_CONTROL what a guest may choose; returns whether it
@@ -139,12 +133,9 @@ impl Image {
     pub fn control(&mut self) -> bool {
         const RESOURCE_STREAMER: u32 = 1 << 1;
         let have = self.words[lrc::CONTEXT_CONTROL];
-        let keep =
-            have & (lrc::RESTORE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH | RESOURCE_STREAMER);
-        let mask = lrc::RESTORE_INHIBIT
-            | lrc::SAVE_INHIBIT
-            | lrc::INHIBIT_SYNC_SWITCH
-            | RESOURCE_STREAMER;
+        let keep = have & (lrc::RESTORE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH | RESOURCE_STREAMER);
+        let mask =
+            lrc::RESTORE_INHIBIT | lrc::SAVE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH | RESOURCE_STREAMER;
         self.set(lrc::CONTEXT_CONTROL, (mask << 16) | keep);
         have & lrc::RESTORE_INHIBIT != 0
     }
@@ -187,7 +178,7 @@ impl Image {
         }
         let per_context = self.words[lrc::PER_CTX_BB];
         let copy = if per_context & 1 != 0 {
-            auditor.batch(per_context & !0x3f)? | 1
+            auditor.batch(per_context & !0xfff)? | 1
         } else {
             0
         };

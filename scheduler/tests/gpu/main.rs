@@ -1,0 +1,6 @@
+//! The scheduler on the software GPU, driven by tiny guests.
+
+mod driver;
+mod failures;
+mod one_guest;
+mod two_guests;
