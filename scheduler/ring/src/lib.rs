@@ -4,7 +4,49 @@
 //! model to vgpud), the complete ring (vgpud to device model) and the guest's
 //! global page table, which the device model writes and vgpud reads at
 //! submission.
+//!
+//! ```text
+//! page 0        header: magic, version, bytes, slots of each ring, GGTT entries
+//! page 1        indices of the submit ring
+//! then          its slots
+//! next page     indices of the complete ring
+//! then          its slots
+//! then          guest GGTT: 2^20 qwords, one per 4 KiB page of 4 GiB
+//! ```
+//!
+//! A ring has one producer and one consumer. Each of its three indices has a
+//! cache line pair of its own ([`layout`]), so the two sides share a line only
+//! when one really has news for the other. A producer rings the doorbell only
+//! when the consumer has announced that it sleeps.
+//!
+//! Neither side trusts the other: an index that is further from one's own than
+//! the ring is long, or a slot that does not decode, is a [`RingError`], after
+//! which the ring is of no more use. The ring is written over the traits
+//! [`Words`] and [`Doorbell`]; memfd and eventfd are one implementation
+//! ([`SharedArea`], [`EventBell`]), loom another.
+//!
+//! One limit of eventfds: both sides share the open file, so a device model
+//! that clears `O_NONBLOCK` and fills the counter can make a ring of that
+//! doorbell block. vgpud therefore confines what it cannot trust to make
+//! progress to a vGPU's own thread.
 
+mod area;
+mod bell;
+mod consumer;
+mod error;
+mod ggtt;
+pub mod layout;
+mod mapping;
 mod msg;
+mod producer;
+mod words;
 
+pub use area::{AreaConfig, AreaError, Bells, DaemonEnd, DeviceEnd, SharedArea};
+pub use bell::EventBell;
+pub use consumer::{Consumer, DEFAULT_SPIN, Wake};
+pub use error::{PushError, RingError};
+pub use ggtt::GgttTable;
+pub use mapping::AreaWords;
 pub use msg::{DecodeError, Event, FaultReason, Message, Request, SLOT_QWORDS, Slot};
+pub use producer::Producer;
+pub use words::{Doorbell, Words};

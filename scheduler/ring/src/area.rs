@@ -1,0 +1,243 @@
+//! A shared area: made by vgpud, opened by the device model.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use crate::layout::{GGTT_ENTRIES, Layout, MAGIC, PAGE_WORDS, VERSION, header, slots_valid};
+use crate::mapping::{self, AreaWords};
+use crate::{Consumer, Event, EventBell, GgttTable, Producer, Request, Words};
+
+/// Sizes of an area's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AreaConfig {
+    /// Slots of the submit ring: a power of two from 2 to 65536.
+    pub submit_slots: u32,
+    /// Slots of the complete ring: likewise.
+    pub complete_slots: u32,
+}
+
+impl Default for AreaConfig {
+    fn default() -> Self {
+        Self {
+            submit_slots: 1024,
+            complete_slots: 1024,
+        }
+    }
+}
+
+/// Why there is no area.
+#[derive(Debug, thiserror::Error)]
+pub enum AreaError {
+    /// The system refused memory or a descriptor.
+    #[error("shared area: cannot {what}")]
+    System {
+        /// What was refused.
+        what: &'static str,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Its size can still change.
+    #[error("shared area: the descriptor is not a memfd sealed against shrinking and growing")]
+    NotSealed,
+    /// A field of the header, or of the configuration, is not acceptable.
+    #[error("shared area: {field} is {value:#x}, allowed: {allowed}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What it held.
+        value: u64,
+        /// What it may hold.
+        allowed: String,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> AreaError {
+    move |source| AreaError::System { what, source }
+}
+
+fn expect_field(
+    field: &'static str,
+    value: u64,
+    allowed: impl TryInto<u64>,
+) -> Result<(), AreaError> {
+    let allowed = allowed.try_into().unwrap_or(u64::MAX);
+    if value == allowed {
+        return Ok(());
+    }
+    Err(AreaError::Field {
+        field,
+        value,
+        allowed: format!("{allowed:#x}"),
+    })
+}
+
+fn layout(submit_slots: u64, complete_slots: u64) -> Result<Layout, AreaError> {
+    Layout::new(submit_slots, complete_slots).ok_or_else(|| {
+        let (field, value) = if slots_valid(submit_slots) {
+            ("slots of the complete ring", complete_slots)
+        } else {
+            ("slots of the submit ring", submit_slots)
+        };
+        AreaError::Field {
+            field,
+            value,
+            allowed: "powers of two from 0x2 to 0x10000".into(),
+        }
+    })
+}
+
+/// The two doorbells of an area.
+#[derive(Debug)]
+pub struct Bells {
+    /// Rung by the device model, waited on by vgpud.
+    pub submit: EventBell,
+    /// Rung by vgpud, waited on by the device model.
+    pub complete: EventBell,
+}
+
+impl Bells {
+    /// Two doorbells nobody has rung.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            submit: EventBell::new()?,
+            complete: EventBell::new()?,
+        })
+    }
+
+    /// Other handles of the same doorbells.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            submit: self.submit.try_clone()?,
+            complete: self.complete.try_clone()?,
+        })
+    }
+}
+
+/// vgpud's end of an area.
+pub struct DaemonEnd {
+    /// Requests of the device model.
+    pub requests: Consumer<Request, AreaWords, EventBell>,
+    /// Events for it.
+    pub events: Producer<Event, AreaWords, EventBell>,
+    /// The guest's global page table.
+    pub ggtt: GgttTable,
+}
+
+/// The device model's end of an area.
+pub struct DeviceEnd {
+    /// Requests to vgpud.
+    pub requests: Producer<Request, AreaWords, EventBell>,
+    /// Its events.
+    pub events: Consumer<Event, AreaWords, EventBell>,
+    /// The guest's global page table.
+    pub ggtt: GgttTable,
+}
+
+/// One vGPU's shared memory: a memfd and its mapping.
+pub struct SharedArea {
+    fd: OwnedFd,
+    words: AreaWords,
+    layout: Layout,
+}
+
+impl SharedArea {
+    /// A new area with empty rings and an empty page table.
+    ///
+    /// # Errors
+    /// [`AreaError::Field`] for a bad number of slots, [`AreaError::System`].
+    pub fn create(config: AreaConfig) -> Result<Self, AreaError> {
+        let layout = layout(config.submit_slots.into(), config.complete_slots.into())?;
+        let fd = mapping::create(layout.bytes()).map_err(system("create a memfd"))?;
+        let words = AreaWords::map(&fd, layout.words).map_err(system("map a memfd"))?;
+        let bytes = u64::try_from(layout.bytes()).unwrap_or(u64::MAX);
+        let entries = u64::try_from(GGTT_ENTRIES).unwrap_or(u64::MAX);
+        for (at, value) in [
+            (header::VERSION, VERSION),
+            (header::BYTES, bytes),
+            (header::SUBMIT_SLOTS, layout.submit.capacity),
+            (header::COMPLETE_SLOTS, layout.complete.capacity),
+            (header::GGTT_ENTRIES, entries),
+            (header::MAGIC, MAGIC),
+        ] {
+            words.store(at, value, Ordering::Release);
+        }
+        Ok(Self { fd, words, layout })
+    }
+
+    /// The area behind a descriptor that [`SharedArea::create`] made in
+    /// another process.
+    ///
+    /// # Errors
+    /// [`AreaError`] when its size is not sealed, its header is not one of
+    /// this version, or it cannot be mapped.
+    pub fn open(fd: OwnedFd) -> Result<Self, AreaError> {
+        let size = mapping::sealed_size(&fd)
+            .map_err(system("read the size of a memfd"))?
+            .ok_or(AreaError::NotSealed)?;
+        if size < 4096 {
+            return Err(AreaError::Field {
+                field: "size in bytes",
+                value: size,
+                allowed: "at least 0x1000".into(),
+            });
+        }
+        let page = AreaWords::map(&fd, PAGE_WORDS).map_err(system("map a memfd"))?;
+        // Copied once; what the peer changes later is of no consequence.
+        let field = |at| page.load(at, Ordering::Acquire);
+        expect_field("magic", field(header::MAGIC), MAGIC)?;
+        expect_field("version", field(header::VERSION), VERSION)?;
+        expect_field(
+            "entries of the page table",
+            field(header::GGTT_ENTRIES),
+            GGTT_ENTRIES,
+        )?;
+        let layout = layout(field(header::SUBMIT_SLOTS), field(header::COMPLETE_SLOTS))?;
+        expect_field("size in the header", field(header::BYTES), layout.bytes())?;
+        expect_field("size in bytes", size, layout.bytes())?;
+        let words = AreaWords::map(&fd, layout.words).map_err(system("map a memfd"))?;
+        Ok(Self { fd, words, layout })
+    }
+
+    /// Another descriptor of the same area, for the other end.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
+    /// vgpud's end. Take it once: a ring has one consumer and one producer.
+    #[must_use]
+    pub fn daemon_end(&self, bells: Bells) -> DaemonEnd {
+        DaemonEnd {
+            requests: Consumer::new(self.words.clone(), bells.submit, self.layout.submit),
+            events: Producer::new(self.words.clone(), bells.complete, self.layout.complete),
+            ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
+        }
+    }
+
+    /// The device model's end. Take it once: a ring has one consumer and one
+    /// producer.
+    #[must_use]
+    pub fn device_end(&self, bells: Bells) -> DeviceEnd {
+        DeviceEnd {
+            requests: Producer::new(self.words.clone(), bells.submit, self.layout.submit),
+            events: Consumer::new(self.words.clone(), bells.complete, self.layout.complete),
+            ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
+        }
+    }
+}
+
+impl AsFd for SharedArea {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,126 @@
+//! The memfd behind a shared area, and its mapping.
+#![expect(
+    unsafe_code,
+    reason = "the one module that maps memory shared with another process"
+)]
+
+use std::ffi::c_void;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::stat::fstat;
+use nix::unistd::ftruncate;
+
+use crate::Words;
+
+/// A size that cannot change: without it the peer could shrink the file and
+/// our next access would be a SIGBUS.
+const FIXED_SIZE: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
+
+/// A new memfd of `bytes` zeroes whose size is sealed.
+pub(crate) fn create(bytes: usize) -> io::Result<OwnedFd> {
+    let fd = memfd_create(
+        c"vgpu-ring",
+        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+    )?;
+    let size = i64::try_from(bytes).map_err(|_| nix::errno::Errno::EFBIG)?;
+    ftruncate(&fd, size)?;
+    fcntl(
+        &fd,
+        FcntlArg::F_ADD_SEALS(FIXED_SIZE | SealFlag::F_SEAL_SEAL),
+    )?;
+    Ok(fd)
+}
+
+/// The size of `fd` in bytes, or `None` when it is not sealed.
+pub(crate) fn sealed_size(fd: &OwnedFd) -> io::Result<Option<u64>> {
+    let Ok(seals) = fcntl(fd, FcntlArg::F_GET_SEALS) else {
+        // Not a file that can be sealed.
+        return Ok(None);
+    };
+    if !SealFlag::from_bits_retain(seals).contains(FIXED_SIZE) {
+        return Ok(None);
+    }
+    Ok(u64::try_from(fstat(fd)?.st_size).ok())
+}
+
+/// The words of a shared area. A handle: clones reach the same mapping, which
+/// ends with the last of them.
+#[derive(Clone)]
+pub struct AreaWords(Arc<Mapping>);
+
+struct Mapping {
+    start: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: The mapping is plain shared memory, reached only through atomics,
+// and belongs to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: As above; AtomicU64 is Sync.
+unsafe impl Sync for Mapping {}
+
+impl AreaWords {
+    /// Maps the first `words` words of `fd`, whose size is sealed and at least
+    /// that.
+    pub(crate) fn map(fd: &OwnedFd, words: usize) -> io::Result<Self> {
+        let bytes = words
+            .checked_mul(8)
+            .and_then(NonZeroUsize::new)
+            .ok_or(nix::errno::Errno::EINVAL)?;
+        // SAFETY: A new mapping where the kernel finds room touches no memory
+        // of ours.
+        let start = unsafe {
+            mmap(
+                None,
+                bytes,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED,
+                fd.as_fd(),
+                0,
+            )
+        }?;
+        Ok(Self(Arc::new(Mapping {
+            start: start.cast(),
+            words,
+        })))
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: The mapping holds `words` aligned words and lives as long as
+        // self; its size is sealed, so every page of it exists; the peer may
+        // change any word at any time, which is what an atomic allows.
+        let words = unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.words) };
+        &words[index]
+    }
+}
+
+impl Words for AreaWords {
+    fn load(&self, index: usize, order: Ordering) -> u64 {
+        self.word(index).load(order)
+    }
+
+    fn store(&self, index: usize, value: u64, order: Ordering) {
+        self.word(index).store(value, order);
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let start: NonNull<c_void> = self.start.cast();
+        // SAFETY: This is the mapping `map` made, and no handle is left that
+        // could reach it. A failure leaves it mapped, which harms nobody.
+        let _ = unsafe { munmap(start, self.words * 8) };
+    }
+}

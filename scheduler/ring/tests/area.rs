@@ -1,0 +1,209 @@
+//! Both ends of a shared area, and areas that are not what they should be.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use vgpu_ring::layout::{PAGE_WORDS, header, index};
+use vgpu_ring::{
+    AreaConfig, AreaError, Bells, DaemonEnd, DeviceEnd, Doorbell, Event, PushError, Request,
+    RingError, SharedArea, Wake,
+};
+
+const SMALL: AreaConfig = AreaConfig {
+    submit_slots: 4,
+    complete_slots: 4,
+};
+
+struct Pair {
+    daemon: DaemonEnd,
+    device: DeviceEnd,
+    /// The memfd, to write what a hostile peer would.
+    file: File,
+}
+
+fn pair() -> Pair {
+    let area = SharedArea::create(SMALL).unwrap();
+    let bells = Bells::new().unwrap();
+    let other = SharedArea::open(area.share().unwrap()).unwrap();
+    Pair {
+        device: other.device_end(bells.try_clone().unwrap()),
+        daemon: area.daemon_end(bells),
+        file: File::from(area.share().unwrap()),
+    }
+}
+
+fn poke(file: &File, word: usize, value: u64) {
+    let at = u64::try_from(word * 8).unwrap();
+    file.write_all_at(&value.to_ne_bytes(), at).unwrap();
+}
+
+#[test]
+fn requests_and_events_cross() {
+    let mut p = pair();
+    let request = Request::Ping { token: 7 };
+    p.device.requests.push(request).unwrap();
+    assert_eq!(p.daemon.requests.pop(), Ok(Some(request)));
+    assert_eq!(p.daemon.requests.pop(), Ok(None));
+    let event = Event::Pong { token: 7 };
+    p.daemon.events.push(event).unwrap();
+    assert_eq!(p.device.events.wait(None), Ok(Wake::Message));
+    assert_eq!(p.device.events.pop(), Ok(Some(event)));
+}
+
+#[test]
+fn page_table_entries_cross_and_stop_at_the_end() {
+    let p = pair();
+    p.device.ggtt.store(0, 1);
+    p.device.ggtt.store((1 << 20) - 1, 2);
+    p.device.ggtt.store(1 << 20, 3);
+    p.device.ggtt.store(u32::MAX, 4);
+    assert_eq!(p.daemon.ggtt.load(0), 1);
+    assert_eq!(p.daemon.ggtt.load((1 << 20) - 1), 2);
+    assert_eq!(p.daemon.ggtt.load(1 << 20), 0);
+    assert_eq!(p.daemon.ggtt.load(u32::MAX), 0);
+}
+
+#[test]
+fn a_full_ring_says_so_and_recovers() {
+    let mut p = pair();
+    for token in 0..4 {
+        p.device.requests.push(Request::Ping { token }).unwrap();
+    }
+    let more = Request::Ping { token: 4 };
+    assert_eq!(p.device.requests.push(more), Err(PushError::Full));
+    assert_eq!(
+        p.daemon.requests.pop(),
+        Ok(Some(Request::Ping { token: 0 }))
+    );
+    p.device.requests.push(more).unwrap();
+    for token in 1..5 {
+        assert_eq!(p.daemon.requests.pop(), Ok(Some(Request::Ping { token })));
+    }
+}
+
+#[test]
+fn a_wait_ends_without_a_message() {
+    let mut p = pair();
+    let wait = p.daemon.requests.wait(Some(Duration::ZERO));
+    assert_eq!(wait, Ok(Wake::TimedOut));
+    // What another thread of the daemon does to stop this one.
+    p.daemon.requests.doorbell().ring();
+    assert_eq!(p.daemon.requests.wait(None), Ok(Wake::Rung));
+}
+
+#[test]
+fn an_impossible_producer_index_breaks_the_ring() {
+    for theirs in [5, u64::MAX, 1 << 63] {
+        let mut p = pair();
+        poke(&p.file, PAGE_WORDS + index::PRODUCER, theirs);
+        let error = RingError::Index {
+            which: "producer",
+            theirs,
+            ours: 0,
+            capacity: 4,
+        };
+        assert_eq!(p.daemon.requests.pop(), Err(error));
+        assert_eq!(p.daemon.requests.wait(None), Err(error));
+        assert_eq!(p.daemon.requests.arm(), Err(error));
+    }
+}
+
+#[test]
+fn an_impossible_consumer_index_breaks_the_ring() {
+    // The complete ring's indices follow the submit ring's one page of slots.
+    let consumer = 3 * PAGE_WORDS + index::CONSUMER;
+    for theirs in [5, u64::MAX] {
+        let mut p = pair();
+        for token in 0..4 {
+            p.daemon.events.push(Event::Pong { token }).unwrap();
+        }
+        poke(&p.file, consumer, theirs);
+        let pushed = p.daemon.events.push(Event::Pong { token: 4 });
+        let Err(PushError::Broken(RingError::Index { which, .. })) = pushed else {
+            panic!("{pushed:?}");
+        };
+        assert_eq!(which, "consumer");
+    }
+}
+
+#[test]
+fn slots_of_garbage_are_errors() {
+    let mut p = pair();
+    poke(&p.file, 2 * PAGE_WORDS, 0xff);
+    poke(&p.file, PAGE_WORDS + index::PRODUCER, 1);
+    let error = p.daemon.requests.pop().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "ring message: kind of request is 0xff, allowed: 1 to 6"
+    );
+}
+
+#[test]
+fn the_size_cannot_change() {
+    let area = SharedArea::create(SMALL).unwrap();
+    let file = File::from(area.share().unwrap());
+    let size = file.metadata().unwrap().len();
+    assert!(file.set_len(size - 4096).is_err());
+    assert!(file.set_len(size + 4096).is_err());
+}
+
+#[test]
+fn a_bad_header_is_named() {
+    for (word, field) in [
+        (header::MAGIC, "magic"),
+        (header::VERSION, "version"),
+        (header::BYTES, "size in the header"),
+        (header::SUBMIT_SLOTS, "slots of the submit ring"),
+        (header::COMPLETE_SLOTS, "slots of the complete ring"),
+        (header::GGTT_ENTRIES, "entries of the page table"),
+    ] {
+        let area = SharedArea::create(SMALL).unwrap();
+        poke(&File::from(area.share().unwrap()), word, 77);
+        let error = SharedArea::open(area.share().unwrap()).err().unwrap();
+        let AreaError::Field {
+            field: named,
+            value,
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!((named, value), (field, 77));
+    }
+    // Plausible numbers of slots, but not those the file has room for.
+    let area = SharedArea::create(SMALL).unwrap();
+    poke(
+        &File::from(area.share().unwrap()),
+        header::SUBMIT_SLOTS,
+        1024,
+    );
+    assert!(matches!(
+        SharedArea::open(area.share().unwrap()),
+        Err(AreaError::Field { .. })
+    ));
+}
+
+#[test]
+fn other_descriptors_are_refused() {
+    let event: OwnedFd = Bells::new().unwrap().submit.into();
+    assert!(matches!(SharedArea::open(event), Err(AreaError::NotSealed)));
+    let plain = OwnedFd::from(File::open("/dev/zero").unwrap());
+    assert!(matches!(SharedArea::open(plain), Err(AreaError::NotSealed)));
+}
+
+#[test]
+fn a_bad_number_of_slots_is_named() {
+    let error = SharedArea::create(AreaConfig {
+        submit_slots: 4,
+        complete_slots: 3,
+    })
+    .err()
+    .unwrap();
+    assert_eq!(
+        error.to_string(),
+        "shared area: slots of the complete ring is 0x3, \
+         allowed: powers of two from 0x2 to 0x10000"
+    );
+}

@@ -1,0 +1,284 @@
+//! A guest's memory through foreign mappings.
+//!
+//! Frames are mapped in pieces of 512 (2 MiB) that stay cached up to a
+//! limit. A hit takes a shared lock, a table look-up and a bit test; the
+//! lock is held while bytes are copied, so a piece cannot be unmapped under
+//! an access. Mapping is done without the lock.
+//!
+//! Foreign writes are not seen by Xen's log-dirty; whoever writes tells it
+//! with `DeviceModel::modified_memory`.
+
+mod piece;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use fxhash::FxHashMap;
+use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
+use nix::errno::Errno;
+
+use self::piece::{PIECE_FRAMES, Piece, Slot};
+use crate::{Access, DomId, ForeignMap, Privcmd};
+
+/// How [`ForeignMemory`] caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignMemoryConfig {
+    /// Most bytes of address space to keep mapped, at least 2 MiB. A mapped
+    /// frame cannot leave the guest, so ballooning wants this small.
+    pub cache_bytes: u64,
+    /// How often a frame that is paged out is asked for again, a millisecond
+    /// apart, before the access fails.
+    pub paged_out_retries: u32,
+}
+
+impl Default for ForeignMemoryConfig {
+    /// 64 MiB, 100 retries.
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            paged_out_retries: 100,
+        }
+    }
+}
+
+impl ForeignMemoryConfig {
+    /// Never gives a mapping up but on [`GuestMemory::invalidate`].
+    #[must_use]
+    pub fn whole_guest() -> Self {
+        Self {
+            cache_bytes: u64::MAX,
+            ..Self::default()
+        }
+    }
+}
+
+/// What the cache did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForeignMemoryStats {
+    /// Pieces mapped.
+    pub mapped: u64,
+    /// Pieces given up for others.
+    pub evicted: u64,
+    /// Accesses to frames the guest does not have.
+    pub missing: u64,
+    /// Times everything was dropped.
+    pub invalidated: u64,
+    /// Pieces cached now.
+    pub cached: u64,
+}
+
+#[derive(Default)]
+struct Cache {
+    pieces: FxHashMap<u64, Piece>,
+    /// Counts invalidations: a mapping begun before one must not be kept.
+    epoch: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    mapped: AtomicU64,
+    evicted: AtomicU64,
+    missing: AtomicU64,
+    invalidated: AtomicU64,
+}
+
+/// The memory of one domain.
+pub struct ForeignMemory {
+    privcmd: Arc<dyn Privcmd>,
+    domid: DomId,
+    config: ForeignMemoryConfig,
+    cache: RwLock<Cache>,
+    /// Advances with each miss; stamps of use are taken from it.
+    clock: AtomicU64,
+    counters: Counters,
+}
+
+/// Why a piece could not be had.
+enum Missing {
+    /// The guest has no such frame.
+    NotThere,
+    /// Mapping failed as a whole.
+    Failed(String),
+}
+
+/// Tries to keep a mapping that an invalidation overtakes, before giving up.
+const OVERTAKEN_RETRIES: u32 = 16;
+
+impl ForeignMemory {
+    /// The memory of `domid`; nothing is mapped yet.
+    #[must_use]
+    pub fn new(privcmd: Arc<dyn Privcmd>, domid: DomId, config: ForeignMemoryConfig) -> Self {
+        Self {
+            privcmd,
+            domid,
+            config,
+            cache: RwLock::default(),
+            clock: AtomicU64::new(1),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The domain.
+    #[must_use]
+    pub fn domid(&self) -> DomId {
+        self.domid
+    }
+
+    /// What the cache did so far.
+    #[must_use]
+    pub fn stats(&self) -> ForeignMemoryStats {
+        let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        ForeignMemoryStats {
+            mapped: count(&self.counters.mapped),
+            evicted: count(&self.counters.evicted),
+            missing: count(&self.counters.missing),
+            invalidated: count(&self.counters.invalidated),
+            cached: u64::try_from(self.lock().pieces.len()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn lock(&self) -> RwLockReadGuard<'_, Cache> {
+        // Nothing that holds the lock can leave the table half changed.
+        self.cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_mut(&self) -> RwLockWriteGuard<'_, Cache> {
+        self.cache.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` on the page of `gfn`, mapping it first if need be.
+    fn with_page(&self, gfn: Gfn, mut f: impl FnMut(Slot<'_>)) -> Result<(), MemoryError> {
+        let number = gfn.0 / PIECE_FRAMES;
+        for _ in 0..OVERTAKEN_RETRIES {
+            let epoch = {
+                let cache = self.lock();
+                if let Some(piece) = cache.pieces.get(&number)
+                    && let Some(slot) = piece.slot(gfn)
+                {
+                    piece.stamp(self.clock.load(Ordering::Relaxed));
+                    f(slot);
+                    return Ok(());
+                }
+                cache.epoch
+            };
+            match self.fetch(gfn, epoch) {
+                Ok(()) => {}
+                Err(Missing::NotThere) => {
+                    self.counters.missing.fetch_add(1, Ordering::Relaxed);
+                    return Err(MemoryError::Unmapped(gfn));
+                }
+                Err(Missing::Failed(reason)) => return Err(MemoryError::Host { gfn, reason }),
+            }
+        }
+        Err(MemoryError::Host {
+            gfn,
+            reason: "mappings were invalidated again and again".into(),
+        })
+    }
+
+    /// Maps the piece of `gfn` and caches it, unless mappings were
+    /// invalidated since `epoch`; the caller looks again either way.
+    fn fetch(&self, gfn: Gfn, epoch: u64) -> Result<(), Missing> {
+        // Beyond the 52 address bits of x86 there is nothing.
+        if gfn.0 >> 40 != 0 {
+            return Err(Missing::NotThere);
+        }
+        let number = gfn.0 / PIECE_FRAMES;
+        let known = self.lock().pieces.contains_key(&number);
+        if known {
+            // The piece is there without this frame. Ask for the frame alone
+            // first: a guest may touch its hole as often as it likes.
+            self.map(&[gfn.0], gfn)?;
+        }
+        let first = number * PIECE_FRAMES;
+        let gfns: Vec<u64> = (first..first + PIECE_FRAMES).collect();
+        let map = self.map(&gfns, gfn)?;
+        self.counters.mapped.fetch_add(1, Ordering::Relaxed);
+        let piece = Piece::new(map, self.clock.fetch_add(1, Ordering::Relaxed));
+        // Dropped, and with it unmapped, after the lock.
+        let mut given_up = Vec::new();
+        let mut cache = self.lock_mut();
+        if cache.epoch == epoch {
+            given_up.extend(cache.pieces.insert(number, piece));
+            let limit = self.limit();
+            while cache.pieces.len() > limit {
+                let oldest = cache
+                    .pieces
+                    .iter()
+                    .filter(|(n, _)| **n != number)
+                    .min_by_key(|(_, piece)| piece.stamped())
+                    .map(|(n, _)| *n);
+                let Some(oldest) = oldest else { break };
+                given_up.extend(cache.pieces.remove(&oldest));
+                self.counters.evicted.fetch_add(1, Ordering::Relaxed);
+            }
+        } else {
+            given_up.push(piece);
+        }
+        drop(cache);
+        drop(given_up);
+        Ok(())
+    }
+
+    /// Pieces that may be cached.
+    fn limit(&self) -> usize {
+        let pieces = self.config.cache_bytes / Piece::BYTES;
+        usize::try_from(pieces.max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// Maps frames of which `wanted` must come out mapped.
+    fn map(&self, gfns: &[u64], wanted: Gfn) -> Result<ForeignMap, Missing> {
+        let at = gfns.iter().position(|g| *g == wanted.0);
+        let mut tries = 0;
+        loop {
+            let map = self
+                .privcmd
+                .map_foreign(self.domid, gfns, Access::ReadWrite)
+                .map_err(|e| Missing::Failed(e.to_string()))?;
+            let error = at.and_then(|at| map.errors.get(at).copied().flatten());
+            match error {
+                None => return Ok(map),
+                Some(Errno::ENOENT) if tries < self.config.paged_out_retries => {
+                    tries += 1;
+                    drop(map);
+                    // The pager works in another process.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Some(Errno::ENOENT) => {
+                    return Err(Missing::Failed("paged out, and stays so".into()));
+                }
+                Some(errno) => {
+                    log::trace!("{}: {wanted}: {errno}", self.domid);
+                    return Err(Missing::NotThere);
+                }
+            }
+        }
+    }
+}
+
+impl GuestMemory for ForeignMemory {
+    fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        for_each_page(gpa, buf.len(), |gfn, offset, range| {
+            self.with_page(gfn, |slot| slot.read(offset, &mut buf[range.clone()]))
+        })
+    }
+
+    fn write(&self, gpa: u64, data: &[u8]) -> Result<(), MemoryError> {
+        for_each_page(gpa, data.len(), |gfn, offset, range| {
+            self.with_page(gfn, |slot| slot.write(offset, &data[range.clone()]))
+        })
+    }
+
+    fn invalidate(&self) {
+        let mut cache = self.lock_mut();
+        cache.epoch += 1;
+        let pieces = std::mem::take(&mut cache.pieces);
+        drop(cache);
+        drop(pieces);
+        self.counters.invalidated.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,172 @@
+//! `/dev/xen/gntdev`: other domains' pages in this process.
+//!
+//! Facts: Linux drivers/xen/gntdev.c. An ioctl reserves an offset for a list
+//! of references, mmap at that offset maps them, and after munmap another
+//! ioctl gives the offset back.
+
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use xen_sys::ioctl;
+
+use super::{GrantError, GrantRef, UnmapNotify, file_offset, ioctl_buffer, open};
+use crate::{Access, DomId, Mapping};
+
+type MapRefs = xen_sys::ioctl_gntdev_map_grant_ref;
+type OneRef = xen_sys::ioctl_gntdev_grant_ref;
+
+nix::ioctl_readwrite_bad!(map_grant_ref, ioctl::GNTDEV_MAP_GRANT_REF, MapRefs);
+nix::ioctl_write_ptr_bad!(
+    unmap_grant_ref,
+    ioctl::GNTDEV_UNMAP_GRANT_REF,
+    xen_sys::ioctl_gntdev_unmap_grant_ref
+);
+nix::ioctl_write_ptr_bad!(
+    set_unmap_notify,
+    ioctl::GNTDEV_SET_UNMAP_NOTIFY,
+    xen_sys::ioctl_gntdev_unmap_notify
+);
+
+const PATH: &str = "/dev/xen/gntdev";
+
+/// Maps what other domains granted.
+#[derive(Clone, Debug)]
+pub struct GrantMapper {
+    node: Arc<File>,
+}
+
+/// Another domain's pages, one after the other, until dropped.
+#[derive(Debug)]
+pub struct GrantMapping {
+    // Before `offset`, which may be given back only after munmap.
+    mapping: Mapping,
+    offset: Offset,
+}
+
+#[derive(Debug)]
+struct Offset {
+    node: Arc<File>,
+    domid: DomId,
+    index: u64,
+    count: u32,
+}
+
+impl GrantMapper {
+    /// Opens the node.
+    ///
+    /// # Errors
+    /// [`GrantError::Open`].
+    pub fn open() -> Result<Self, GrantError> {
+        Ok(Self {
+            node: Arc::new(open(PATH)?),
+        })
+    }
+
+    /// Maps pages `domid` granted, in the order of `refs`.
+    ///
+    /// # Errors
+    /// [`GrantError::Call`] and [`GrantError::Mapping`]: EINVAL for a
+    /// reference that was not granted to us.
+    pub fn map(
+        &self,
+        domid: DomId,
+        refs: &[GrantRef],
+        access: Access,
+    ) -> Result<GrantMapping, GrantError> {
+        const OP: &str = "map of grants";
+        let failed = |errno| GrantError::Call {
+            op: OP,
+            domid,
+            pages: refs.len(),
+            errno,
+        };
+        let count = u32::try_from(refs.len()).map_err(|_| failed(Errno::E2BIG))?;
+        let mut buffer = ioctl_buffer(offset_of!(MapRefs, refs), size_of::<OneRef>(), refs.len())
+            .map_err(failed)?;
+        buffer.resize(buffer.len().max(size_of::<MapRefs>() / 8), 0);
+        let one = |r: &GrantRef| OneRef {
+            domid: u32::from(domid.0),
+            ref_: r.0,
+        };
+        let first = refs.first().ok_or_else(|| failed(Errno::EINVAL))?;
+        let arg: *mut MapRefs = buffer.as_mut_ptr().cast();
+        let head = MapRefs {
+            count,
+            pad: 0,
+            index: 0,
+            refs: [one(first)],
+        };
+        // SAFETY: the buffer is aligned and at least as long as the struct.
+        unsafe { arg.write(head) };
+        for (i, r) in refs.iter().enumerate().skip(1) {
+            // An 8-byte struct of two dwords, `domid` the lower.
+            let raw = one(r);
+            buffer[offset_of!(MapRefs, refs) / 8 + i] =
+                u64::from(raw.ref_) << 32 | u64::from(raw.domid);
+        }
+        let arg: *mut MapRefs = buffer.as_mut_ptr().cast();
+        // SAFETY: `count` references are in the buffer behind the head.
+        unsafe { map_grant_ref(self.node.as_raw_fd(), arg) }.map_err(failed)?;
+        // SAFETY: as for the write; the kernel filled in the index.
+        let index = unsafe { arg.read() }.index;
+        let offset = Offset {
+            node: Arc::clone(&self.node),
+            domid,
+            index,
+            count,
+        };
+        let at = file_offset(index).map_err(failed)?;
+        let mapping = Mapping::shared(&*self.node, at, refs.len(), access);
+        let mapping = mapping.map_err(|source| GrantError::Mapping {
+            op: OP,
+            domid,
+            source,
+        })?;
+        Ok(GrantMapping { mapping, offset })
+    }
+}
+
+impl GrantMapping {
+    /// The pages, here.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Sets what happens when this process ends.
+    ///
+    /// # Errors
+    /// [`GrantError::Call`]: EINVAL for a port that is not bound.
+    pub fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
+        let arg = xen_sys::ioctl_gntdev_unmap_notify {
+            index: notify.index(self.offset.index),
+            action: notify.action(),
+            event_channel_port: notify.port(),
+        };
+        // SAFETY: the kernel reads the struct the number's size describes.
+        let done = unsafe { set_unmap_notify(self.offset.node.as_raw_fd(), &raw const arg) };
+        done.map(drop).map_err(|errno| GrantError::Call {
+            op: "unmap_notify of a mapping",
+            domid: self.offset.domid,
+            pages: usize::try_from(self.offset.count).unwrap_or(0),
+            errno,
+        })
+    }
+}
+
+impl Drop for Offset {
+    fn drop(&mut self) {
+        let arg = xen_sys::ioctl_gntdev_unmap_grant_ref {
+            index: self.index,
+            count: self.count,
+            pad: 0,
+        };
+        // SAFETY: the kernel reads the struct the number's size describes.
+        if let Err(errno) = unsafe { unmap_grant_ref(self.node.as_raw_fd(), &raw const arg) } {
+            log::warn!("giving back grants of {}: {errno}", self.domid);
+        }
+    }
+}
