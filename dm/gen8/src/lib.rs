@@ -17,5 +17,6 @@ pub mod pte;
 pub mod regs;
 pub mod ring;
 pub mod switched;
+pub mod vreg;
 
 pub use engine::{Engine, EngineSet};

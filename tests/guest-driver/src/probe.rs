@@ -206,10 +206,10 @@ impl<P: Platform> Gpu<P> {
             }
             .into());
         }
-        self.write(
-            (base + ring::IMR).into(),
-            !u32::from(irq::USER | irq::CONTEXT_SWITCH),
-        );
+        // The bits stand where the engine's half stands in its bank
+        // (Linux `gt/intel_execlists_submission.c:logical_ring_default_irqs`).
+        let wanted = u32::from(irq::USER | irq::CONTEXT_SWITCH) << engine.irq_bank().1;
+        self.write((base + ring::IMR).into(), !wanted);
         Ok(())
     }
 

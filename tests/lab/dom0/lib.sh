@@ -1,6 +1,9 @@
 # For scenario scripts in dom0: reporting, guests, the end.
 
-stage() { echo "LAB stage $*"; }
+stage() {
+    echo "$*" >/run/stage
+    echo "LAB stage $*"
+}
 
 # fact KEY TEXT
 fact() {
@@ -9,7 +12,10 @@ fact() {
 }
 
 # block NAME FILE: reports a file line by line.
-block() { sed "s|^|LAB+ $1 |" "$2" >>/results/dom0.facts; }
+block() {
+    echo "LAB= $1" >>/results/dom0.facts
+    sed "s|^|LAB+ $1 |" "$2" >>/results/dom0.facts
+}
 
 uptime_now() { cut -d' ' -f1 /proc/uptime; }
 
@@ -18,9 +24,19 @@ since() { awk -v a="$1" -v b="$(uptime_now)" 'BEGIN { printf "%.2f", b - a }'; }
 
 # finish ok|REASON: brings the logs back and ends the run.
 finish() {
+    # At a prompt there is nothing to end.
+    [ "$LAB_SCENARIO" = shell ] && echo "lab: $*" && return 1
     [ "$1" = ok ] || fact failed "$*"
-    xl list >/results/xl-list.txt 2>&1
-    xl dmesg >/results/xen-dmesg.txt 2>&1
+    # Whatever went wrong may have left any of these hanging.
+    timeout 20 xl list >/results/xl-list.txt 2>&1
+    timeout 20 xl dmesg >/results/xen-dmesg.txt 2>&1
+    timeout 20 xenstore-ls -f >/results/xenstore.txt 2>&1
+    if [ "$1" != ok ] && [ "$LAB_DEVICE" = 1 ]; then
+        timeout 20 vgpuctl list >/results/vgpuctl-list.txt 2>&1
+        for id in $(xenstore-list /local/domain); do
+            [ "$id" = 0 ] || timeout 20 vgpuctl inspect "$id" --json >"/results/inspect-$id-end.json" 2>&1
+        done
+    fi
     dmesg >/results/dom0-dmesg.txt
     ps axww -o pid,ppid,rss,stat,args >/results/ps.txt
     for log in /var/log/xen/console/guest-*.log; do
@@ -38,7 +54,7 @@ finish() {
 # time to bring the logs back.
 give_up_after() {
     sleep "$1"
-    finish "timed out in dom0 after $1 s"
+    finish "timed out in dom0 after $1 s in stage: $(cat /run/stage)"
 }
 
 # install_programs: ours ahead of Debian's on PATH, xl-vgpu as xl.
@@ -50,22 +66,38 @@ install_programs() {
     export PATH="/opt/vgpu/bin:$PATH"
 }
 
+# start_vgpud: our daemon, until it takes connections; sets $vgpud_pid.
+start_vgpud() {
+    RUST_LOG=${RUST_LOG:-info} vgpud >/results/vgpud.log 2>&1 &
+    vgpud_pid=$!
+    tries=0
+    until [ -S /run/vgpud.sock ]; do
+        tries=$((tries + 1))
+        kill -0 "$vgpud_pid" 2>/dev/null ||
+            { finish "vgpud ended: $(tail -n 1 /results/vgpud.log)"; return 1; }
+        [ $tries -gt 100 ] && { finish "vgpud made no /run/vgpud.sock within 20 s"; return 1; }
+        sleep 0.2
+    done
+}
+
 guest_log() { echo "/var/log/xen/console/guest-$1.log"; }
 
-# guest_config NAME [LINE...]: writes /lab/NAME.cfg and prints its path.
+# guest_config NAME DEVICE_MODEL_ARGS [LINE...]: writes /lab/NAME.cfg; the
+# arguments in xl's list syntax, without brackets.
 guest_config() {
     name=$1
-    shift
+    args=$2
+    shift 2
+    if [ -f /lab/boot/device-model-args ]; then
+        args="$(cat /lab/boot/device-model-args)${args:+, $args}"
+    fi
     {
+        cat /lab/boot/config
         cat <<CONFIG
 name = "$name"
 type = "hvm"
-memory = 512
 vcpus = 1
 cpus = "1"
-kernel = "/lab/vmlinuz"
-ramdisk = "/lab/guest-initrd"
-cmdline = "console=hvc0 panic=5 log_buf_len=4M iomem=relaxed fbcon=map:9"
 # Not xvda to xvdd: libxl would have QEMU emulate them as IDE, never read-only.
 disk = ["phy:$LAB_GUEST_DISK,xvde,r", "phy:$LAB_GUESTLOAD_DISK,xvdf,r"]
 vif = []
@@ -76,9 +108,9 @@ on_poweroff = "destroy"
 on_reboot = "destroy"
 on_crash = "destroy"
 CONFIG
+        [ -n "$args" ] && echo "device_model_args_hvm = [$args]"
         for line in "$@"; do echo "$line"; done
     } >"/lab/$name.cfg"
-    echo "/lab/$name.cfg"
 }
 
 # guest_create NAME: xl create, and its console on ours from then on.
@@ -89,21 +121,25 @@ guest_create() {
         # The first complaint is the cause, the rest is its clean-up.
         reason=$(grep -m 1 -i error "/results/xl-create-$1.txt" || tail -n 1 "/results/xl-create-$1.txt")
         finish "xl create $1: $reason"
+        return 1
     }
     fact "xl-create-seconds/$1" "$(since "$start")"
-    fact "domid/$1" "$(xl domid "$1")"
+    xl domid "$1" >"/run/domid-$1"
+    fact "domid/$1" "$(cat "/run/domid-$1")"
     tail -n +1 -F "$(guest_log "$1")" 2>/dev/null | sed -u "s/^/[$1] /" &
 }
 
-guest_alive() { xl domid "$1" >/dev/null 2>&1; }
+# By xenstore, since xl takes a while to start.
+guest_alive() { xenstore-exists "/local/domain/$(cat "/run/domid-$1")"; }
 
 # guest_wait NAME PATTERN SECONDS WHAT: until its console shows PATTERN.
 guest_wait() {
     deadline=$(($(cut -d. -f1 /proc/uptime) + $3))
     until grep -q "$2" "$(guest_log "$1")" 2>/dev/null; do
-        guest_alive "$1" || finish "guest $1 ended before $4"
-        [ "$(cut -d. -f1 /proc/uptime)" -lt "$deadline" ] || finish "guest $1: no $4 within $3 s"
-        sleep 0.5
+        guest_alive "$1" || { finish "guest $1 ended before $4"; return 1; }
+        [ "$(cut -d. -f1 /proc/uptime)" -lt "$deadline" ] ||
+            { finish "guest $1: no $4 within $3 s"; return 1; }
+        sleep 0.3
     done
 }
 
@@ -119,7 +155,7 @@ guest_start() {
     name=$1
     shift
     sequence=$((sequence + 1))
-    tty=$(xenstore-read "/local/domain/$(xl domid "$name")/console/tty")
+    tty=$(xenstore-read "/local/domain/$(cat "/run/domid-$name")/console/tty")
     echo "$sequence $*" >"$tty"
 }
 

@@ -1,5 +1,5 @@
 # An HVM guest with Debian's kernel boots, sees its disk, and goes.
-guest_config g1 >/dev/null
+guest_config g1 ""
 stage "xl create g1"
 guest_create g1
 stage "guest g1 boots"

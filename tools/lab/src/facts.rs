@@ -1,7 +1,8 @@
 //! What scripts and guests report, as lines in their logs.
 //!
 //! - `LAB KEY TEXT`: one fact; the last one of a key counts.
-//! - `LAB+ BLOCK TEXT`: one more line of a longer text.
+//! - `LAB= BLOCK`: a longer text begins anew.
+//! - `LAB+ BLOCK TEXT`: one more line of it.
 //!
 //! A kernel prints on the same console, so everything else is passed over.
 
@@ -36,6 +37,8 @@ impl Report {
                 .entry(block.to_owned())
                 .or_default()
                 .push(text.to_owned());
+        } else if let Some(block) = line.strip_prefix("LAB= ") {
+            self.blocks.insert(block.to_owned(), Vec::new());
         } else if let Some(rest) = line.strip_prefix("LAB ") {
             let (key, text) = rest.split_once(' ').unwrap_or((rest, ""));
             self.values.insert(key.to_owned(), text.trim().to_owned());
@@ -139,6 +142,12 @@ mod tests {
         assert_eq!(report.block("dmesg"), ["[ 1.0] first", "", " last"]);
         assert_eq!(report.get("EL"), None);
         assert!(report.block("none").is_empty());
+    }
+
+    #[test]
+    fn a_block_that_begins_anew_forgets_what_it_was() {
+        let report = Report::parse("LAB+ a 1\nLAB= a\nLAB+ a 2\nLAB+ a 3\n");
+        assert_eq!(report.block("a"), ["2", "3"]);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use crate::program;
 /// Without SMAP and SMEP, since a PV dom0 dies in its int3 self-test with them
 /// under TCG; without RDTSCP, for which QEMU reports a wrong exit code, so that
 /// Xen kills the guest ("Insn mismatch"); five-level paging and protection keys
-/// only cost time. An invariant TSC lets guests use it natively.
-const CPU: &str = "max,-smap,-smep,-la57,-pku,-rdtscp,+invtsc";
+/// only cost time.
+const CPU: &str = "max,-smap,-smep,-la57,-pku,-rdtscp";
 
 /// One CPU for dom0, one for guests: unpinned, a guest's CLOCK_MONOTONIC was
 /// seen running backwards.

@@ -9,6 +9,7 @@
 mod cache;
 mod check;
 mod facts;
+mod handover;
 mod image;
 mod machine;
 mod payload;

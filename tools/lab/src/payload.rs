@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use crate::check::igt;
+use crate::handover;
 use crate::image::{Images, Initrd};
 use crate::program;
 
@@ -24,6 +25,14 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Programs that run inside a guest, from the crate `lab`.
 const GUEST_PROGRAMS: &[&str] = &["mmio-latency"];
 
+/// For a guest's kernel. A big log, since the whole of it is judged; the
+/// frame buffer console elsewhere, since it would draw through trapped memory;
+/// register mappings allowed while a driver is bound, for `mmio-latency`. On
+/// the AMD CPU that TCG shows, Linux looks for an old AGP bridge in all 65,536
+/// PCI functions, each a trap: not with `pci=noearly`.
+const GUEST_COMMAND_LINE: &str =
+    "console=hvc0 panic=5 log_buf_len=4M iomem=relaxed fbcon=map:9 pci=noearly";
+
 /// Size of the disk that logs come back on, bytes.
 const RESULTS_SIZE: u64 = 256 << 20;
 
@@ -33,8 +42,12 @@ pub struct Settings<'a> {
     pub scenario: &'a str,
     /// Whether our programs are to be used.
     pub device: bool,
+    /// Whether guests get our measuring programs.
+    pub guest_programs: bool,
     /// Fewer tests and rounds.
     pub short: bool,
+    /// Leave it to QEMU's boot ROM to load the guests' kernel.
+    pub plain_boot: bool,
     /// Seconds until dom0 gives up by itself and brings back what it has.
     pub timeout: u64,
 }
@@ -59,19 +72,21 @@ impl Payload {
         copy_files(&scripts.join("guest"), &guest)?;
         let script = format!("scenarios/{}.sh", settings.scenario);
         copy(&scripts.join(script), &dom0.join("scenario.sh"))?;
-        copy(&images.kernel(), &dom0.join("vmlinuz"))?;
         let release = workspace().join("target/release");
         if settings.device {
             for (name, crate_name) in PROGRAMS {
                 copy(&release.join(name), &dom0.join("bin").join(name))
                     .with_context(|| format!("{name} (crate {crate_name}) is not built"))?;
             }
+        }
+        if settings.guest_programs {
             for name in GUEST_PROGRAMS {
                 copy(&release.join(name), &guest.join(name))
                     .with_context(|| format!("{name} (crate lab) is not built"))?;
             }
         }
-        fs::write(guest.join("igt.list"), igt::list(settings.short))?;
+        guest_boot(&dom0.join("boot"), images, &scripts, settings.plain_boot)?;
+        fs::write(dom0.join("igt.list"), igt::list(settings.short))?;
         fs::write(
             dom0.join("settings"),
             format!(
@@ -85,11 +100,6 @@ impl Payload {
         let payload = Self {
             dir: dir.to_owned(),
         };
-        Initrd::Guest.write(
-            images,
-            &scripts.join("guest-initrd.sh"),
-            &dom0.join("guest-initrd"),
-        )?;
         Initrd::Dom0.write(images, &scripts.join("dom0-initrd.sh"), &payload.initrd())?;
         tar(&dom0, &payload.dom0_disk())?;
         tar(&guest, &payload.guest_disk())?;
@@ -147,12 +157,21 @@ pub fn workspace() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
 }
 
-/// Builds our programs as they are in the tree now.
-pub fn build_programs() -> anyhow::Result<()> {
+/// Whether all our programs for dom0 are in target/release.
+pub fn programs_built() -> bool {
+    let release = workspace().join("target/release");
+    PROGRAMS
+        .iter()
+        .all(|(name, _)| release.join(name).is_file())
+}
+
+/// Builds our programs as they are in the tree now: those for guests, and for
+/// `device` those for dom0.
+pub fn build_programs(device: bool) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--release", "--quiet", "-p", "lab", "--bins"]);
-    for (_, crate_name) in PROGRAMS {
+    for (_, crate_name) in PROGRAMS.iter().filter(|_| device) {
         command.args(["-p", crate_name]);
     }
     let status = command
@@ -162,6 +181,36 @@ pub fn build_programs() -> anyhow::Result<()> {
     if !status.success() {
         bail!("building our programs failed ({status})");
     }
+    Ok(())
+}
+
+/// What a guest boots from, and the lines for its xl config.
+fn guest_boot(boot: &Path, images: &Images, scripts: &Path, plain: bool) -> anyhow::Result<()> {
+    fs::create_dir_all(boot)?;
+    let initrd = boot.join("initrd");
+    Initrd::Guest.write(images, &scripts.join("guest-initrd.sh"), &initrd)?;
+    let config = if plain {
+        copy(&images.kernel(), &boot.join("vmlinuz"))?;
+        format!(
+            "kernel = \"/lab/boot/vmlinuz\"\nramdisk = \"/lab/boot/initrd\"\n\
+             cmdline = \"{GUEST_COMMAND_LINE}\"\n"
+        )
+    } else {
+        let size = usize::try_from(fs::metadata(&initrd)?.len())?;
+        let parts = handover::prepare(&fs::read(images.kernel())?, size, GUEST_COMMAND_LINE)?;
+        fs::write(boot.join("stub"), parts.stub)?;
+        fs::write(boot.join("kernel"), parts.kernel)?;
+        fs::write(boot.join("parameters"), parts.parameters)?;
+        fs::write(
+            boot.join("device-model-args"),
+            handover::device_model_arguments("/lab/boot"),
+        )?;
+        "kernel = \"/lab/boot/stub\"\n".to_owned()
+    };
+    fs::write(
+        boot.join("config"),
+        format!("memory = {}\n{config}", handover::GUEST_MIB),
+    )?;
     Ok(())
 }
 

@@ -35,6 +35,9 @@ pub struct Options {
     /// Run the scenario without our device, to work on the scenario itself.
     #[arg(long)]
     no_device: bool,
+    /// Leave it to QEMU's boot ROM to load the guests' kernel, a minute slower.
+    #[arg(long)]
+    plain_boot: bool,
     /// Seconds for the whole run, instead of the scenario's own limit.
     #[arg(long)]
     timeout: Option<u64>,
@@ -65,7 +68,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let device = scenario.device && !options.no_device;
     if scenario.device && !options.no_build {
         info!("building our programs");
-        payload::build_programs()?;
+        payload::build_programs(device)?;
     }
     let timeout = options
         .timeout
@@ -73,7 +76,9 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let settings = Settings {
         scenario: name,
         device,
+        guest_programs: scenario.device,
         short: options.short,
+        plain_boot: options.plain_boot,
         timeout: timeout
             .saturating_sub(DOM0_GIVES_UP_BEFORE)
             .as_secs()

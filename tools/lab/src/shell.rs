@@ -16,17 +16,21 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
     let images = Images::ensure(&cache)?;
     if !no_build {
         info!("building our programs");
-        payload::build_programs()?;
+        payload::build_programs(true)?;
     }
     let out = payload::workspace().join("target/lab/shell");
     fs::create_dir_all(&out)?;
     machine::check_path(images.dir())?;
     machine::check_path(&out)?;
+    // A prompt is of use without our programs, too.
+    let device = payload::programs_built();
     let settings = Settings {
         scenario: "shell",
-        device: true,
+        device,
+        guest_programs: true,
         short: false,
-        timeout: u64::MAX,
+        plain_boot: false,
+        timeout: 0,
     };
     let payload = Payload::make(&out.join("payload"), &images, &settings)?;
     info!("booting dom0 (about half a minute); ctrl-a x leaves, ctrl-a h helps");

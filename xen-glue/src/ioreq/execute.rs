@@ -237,3 +237,6 @@ fn put(memory: &dyn GuestMemory, at: u64, item: &[u8]) {
         log::trace!("data of a request: {e}");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Requests that did not fit the ring yet. Bounded by what a guest can have
+//! outstanding: nothing a guest waits for is dropped.
+
+use std::collections::VecDeque;
+
+use vgpu_ring::Request;
+
+use crate::seams::GpuPort;
+
+/// Page-table announcements kept. vgpud finds page tables from the contexts
+/// too, so losing one costs time, not correctness.
+const PAGE_TABLES: usize = 64;
+
+/// Requests in the order they must go.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    requests: VecDeque<Request>,
+    /// Announcements dropped.
+    dropped: u64,
+}
+
+impl Backlog {
+    /// Sends `request`, or keeps it until [`Backlog::flush`].
+    pub(crate) fn send(&mut self, request: Request, port: &dyn GpuPort) {
+        if self.flush(port) && port.send(request).is_ok() {
+            return;
+        }
+        self.keep(request);
+    }
+
+    /// Sends what is kept; says whether nothing is left.
+    pub(crate) fn flush(&mut self, port: &dyn GpuPort) -> bool {
+        while let Some(request) = self.requests.front() {
+            if port.send(*request).is_err() {
+                return false;
+            }
+            self.requests.pop_front();
+        }
+        true
+    }
+
+    /// Submission `seq` of `engine` was replaced by a later one: if vgpud has
+    /// not seen it, it need not.
+    pub(crate) fn replace(&mut self, of_engine: u8, replaced: u64) {
+        self.requests.retain(|r| match r {
+            Request::Submit { engine, seq, .. } => *engine != of_engine || *seq != replaced,
+            _ => true,
+        });
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter()
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn keep(&mut self, request: Request) {
+        match request {
+            Request::Reset { engines, .. } => self.forget_engines(engines),
+            Request::WriteRegister { offset, .. } => {
+                // A later value may take an earlier one's place as long as no
+                // submission lies between: that one needs the earlier value.
+                for kept in self.requests.iter_mut().rev() {
+                    match kept {
+                        Request::WriteRegister { offset: o, .. } if *o == offset => {
+                            *kept = request;
+                            return;
+                        }
+                        Request::Submit { .. } | Request::Reset { .. } => break,
+                        _ => {}
+                    }
+                }
+            }
+            Request::CreatePageTable { .. } | Request::DestroyPageTable { .. } => {
+                let announcements = self.requests.iter().filter(|r| {
+                    matches!(
+                        r,
+                        Request::CreatePageTable { .. } | Request::DestroyPageTable { .. }
+                    )
+                });
+                if announcements.count() >= PAGE_TABLES {
+                    self.dropped += 1;
+                    return;
+                }
+            }
+            Request::Ping { .. } => {
+                self.requests.retain(|r| !matches!(r, Request::Ping { .. }));
+            }
+            Request::Submit { .. } => {}
+        }
+        self.requests.push_back(request);
+    }
+
+    /// A reset kills what was to be submitted before it, so vgpud need not
+    /// see that, nor an earlier reset of engines this one covers.
+    fn forget_engines(&mut self, engines: u8) {
+        self.requests.retain(|r| match r {
+            Request::Submit { engine, .. } => engines & (1 << (engine & 7)) == 0,
+            Request::Reset { engines: e, .. } => e & !engines != 0,
+            _ => true,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::seams::Full;
+
+    /// A ring with room for so many.
+    struct Ring(Mutex<(usize, Vec<Request>)>);
+
+    impl GpuPort for Ring {
+        fn send(&self, request: Request) -> Result<(), Full> {
+            let (room, sent) = &mut *self.0.lock().unwrap();
+            *room = room.checked_sub(1).ok_or(Full)?;
+            sent.push(request);
+            Ok(())
+        }
+    }
+
+    fn submit(engine: u8, seq: u64) -> Request {
+        Request::Submit {
+            engine,
+            seq,
+            desc: [1, 0],
+        }
+    }
+
+    fn write(offset: u32, value: u32) -> Request {
+        Request::WriteRegister { offset, value }
+    }
+
+    /// What goes out of a ring that was full while `requests` came.
+    fn late(requests: &[Request]) -> Vec<Request> {
+        let ring = Ring(Mutex::new((0, Vec::new())));
+        let mut backlog = Backlog::default();
+        for r in requests {
+            backlog.send(*r, &ring);
+        }
+        ring.0.lock().unwrap().0 = usize::MAX;
+        assert!(backlog.flush(&ring) && backlog.is_empty());
+        ring.0.into_inner().unwrap().1
+    }
+
+    #[test]
+    fn order_is_kept_and_registers_coalesce_between_submissions() {
+        let sent = late(&[
+            write(4, 1),
+            write(8, 1),
+            write(4, 2),
+            submit(0, 0),
+            write(4, 3),
+        ]);
+        let expected = [write(4, 2), write(8, 1), submit(0, 0), write(4, 3)];
+        assert_eq!(sent, expected);
+    }
+
+    #[test]
+    fn a_reset_takes_the_submissions_it_kills_with_it() {
+        let reset = |engines, epoch| Request::Reset { engines, epoch };
+        let sent = late(&[
+            submit(0, 0),
+            submit(1, 0),
+            reset(1, 1),
+            submit(0, 1),
+            reset(1, 2),
+            submit(0, 2),
+        ]);
+        assert_eq!(sent, [submit(1, 0), reset(1, 2), submit(0, 2)]);
+    }
+
+    #[test]
+    fn announcements_are_bounded() {
+        let announce = Request::CreatePageTable { root: 0x1000 };
+        assert_eq!(late(&[announce; 1000]).len(), PAGE_TABLES);
+    }
+}

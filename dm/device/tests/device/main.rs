@@ -1,0 +1,7 @@
+//! The whole device among in-memory surroundings.
+
+mod accesses;
+mod display;
+mod engines;
+mod registers_doc;
+mod rig;

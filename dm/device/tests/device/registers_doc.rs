@@ -1,0 +1,100 @@
+//! docs/registers.md is made from the register table.
+//!
+//! `UPDATE_DOCS=1 cargo test -p vgpu-device registers_doc` writes it anew.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use gen8::vreg::{self, Access, Place, Reset, Saved};
+
+fn place(p: Place) -> String {
+    match p {
+        Place::At(offset) => format!("`{offset:#x}`"),
+        Place::Row {
+            first,
+            count,
+            stride,
+        } => format!("`{first:#x}` + {stride:#x}·n, n < {count}"),
+        Place::Engines(rel) => format!("engine + `{rel:#x}`"),
+        Place::EngineRow { first, count } => {
+            format!("engine + `{first:#x}` + 4·n, n < {count}")
+        }
+    }
+}
+
+fn access(a: Access) -> String {
+    match a {
+        Access::Storage => "storage".to_owned(),
+        Access::Masked => "masked".to_owned(),
+        Access::WriteOneToClear => "write 1 to clear".to_owned(),
+        Access::ReadOnly => "read-only".to_owned(),
+        Access::Handled(handler) => format!("code: {handler:?}"),
+    }
+}
+
+fn reset(r: Reset) -> String {
+    match r {
+        Reset::Value(value) => format!("{value:#x}"),
+        Reset::EngineBase(rel) => format!("engine + {rel:#x}"),
+    }
+}
+
+fn saved(s: Saved) -> &'static str {
+    match s {
+        Saved::Image => "by value",
+        Saved::Part => "with its part",
+        Saved::Derived => "derived",
+    }
+}
+
+fn document() -> String {
+    let mut doc = String::from(
+        "# Registers\n\n\
+         Made from the table in `dm/gen8/src/vreg/`; do not edit. To make it anew:\n\
+         `UPDATE_DOCS=1 cargo test -p vgpu-device registers_doc`.\n\n\
+         BAR0 offsets that are not listed are plain storage starting at 0 below 2 MiB,\n\
+         and read 0 from there to the page table at 8 MiB. *masked*: bits 31:16 of a\n\
+         write select which of bits 15:0 change. *code*: see `Handler` in\n\
+         `dm/gen8/src/vreg.rs`. Engines are at 0x2000 (RCS), 0x22000 (BCS), 0x12000\n\
+         (VCS) and 0x1a000 (VECS). *sent*: vgpud learns each change, since a switch\n\
+         between guests carries the register over.\n",
+    );
+    for (area, rows) in vreg::TABLES {
+        let _ = write!(
+            doc,
+            "\n## {area}\n\n\
+             | register | where | access | reset | saved | source |\n\
+             |---|---|---|---|---|---|\n"
+        );
+        for r in rows {
+            let sent = r.offsets().any(vreg::is_switched);
+            let _ = writeln!(
+                doc,
+                "| {} | {} | {}{} | {} | {} | {} |",
+                r.name,
+                place(r.place),
+                access(r.access),
+                if sent { ", sent" } else { "" },
+                reset(r.reset),
+                saved(r.saved),
+                r.source
+            );
+        }
+    }
+    doc
+}
+
+#[test]
+fn the_document_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/registers.md");
+    let expected = document();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "docs/registers.md is stale: UPDATE_DOCS=1 cargo test -p vgpu-device registers_doc"
+    );
+}

@@ -1,0 +1,363 @@
+//! The registers a guest sees, as data: where, how an access behaves, what
+//! a reset leaves, how the value is saved, and where the fact was learnt.
+//!
+//! Offsets without a row are plain storage that starts at 0: that is what
+//! most of the display and clock-gating registers need, since i915 reads
+//! back what it wrote and complains about differences.
+
+use crate::{Engine, switched};
+
+pub mod display;
+mod engine;
+mod gt;
+pub mod pch;
+pub mod pvinfo;
+
+/// Bytes of BAR0 that hold registers (Linux `intel_uncore.c:uncore_mmio_setup`).
+pub const REGISTER_BYTES: u32 = 2 << 20;
+
+/// Where a register, or a row of like registers, lies in BAR0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// One register.
+    At(u32),
+    /// `count` registers, `stride` bytes apart.
+    Row {
+        /// Offset of the first.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// Bytes from one to the next.
+        stride: u32,
+    },
+    /// One register in each engine's block, at this offset from its base.
+    Engines(u32),
+    /// `count` registers, 4 bytes apart, in each engine's block.
+    EngineRow {
+        /// Offset of the first from the engine's base.
+        first: u32,
+        /// How many on each engine.
+        count: u32,
+    },
+}
+
+/// How reads and writes behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads back what was written.
+    Storage,
+    /// Bits 31:16 of a write select which of bits 15:0 change; bits 31:16
+    /// read 0.
+    Masked,
+    /// Writing 1 clears a bit.
+    WriteOneToClear,
+    /// Writes are ignored.
+    ReadOnly,
+    /// Device code answers; the handler's documentation says how.
+    Handled(Handler),
+}
+
+/// Device code behind a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Handler {
+    /// Ring registers: the running context's image while one runs.
+    RingState,
+    /// MI_MODE: masked; the idle bit follows the engine.
+    MiMode,
+    /// RESET_CTL: masked; ready follows request.
+    ResetCtl,
+    /// ELSP: four writes load a list.
+    Elsp,
+    /// EXECLIST_STATUS: the running context.
+    ExeclistStatus,
+    /// RING_TIMESTAMP: 80 ns units of the device's clock.
+    Timestamp,
+    /// GDRST: resets engines, reads busy until vgpud has let go of them.
+    Gdrst,
+    /// The acknowledgement of FORCEWAKE_MT.
+    ForcewakeAck,
+    /// MASTER_IRQ: which banks have something to deliver.
+    Master,
+    /// An interrupt bank's status.
+    Isr,
+    /// An interrupt bank's mask.
+    Imr,
+    /// An interrupt bank's identity, write one to clear.
+    Iir,
+    /// An interrupt bank's enables.
+    Ier,
+    /// PVINFO notification to the device model.
+    Notify,
+    /// LCPLL_CTL: lock and FCLK-done follow their requests.
+    Lcpll,
+    /// Display power well: state follows the requests of all four registers.
+    PowerWell,
+    /// PIPECONF: the state bit follows the enable bit.
+    PipeConf,
+    /// PIPEDSL: the line being scanned out.
+    ScanLine,
+    /// Frames since the pipe was enabled.
+    FrameCount,
+    /// A plane's surface address: a write latches the plane.
+    Surface,
+    /// The surface being scanned out.
+    SurfaceLive,
+    /// DDI_BUF_CTL: idle while disabled.
+    DdiBuffer,
+    /// DisplayPort AUX control: every transfer times out at once.
+    Aux,
+    /// Sideband: done at once, successfully.
+    Sideband,
+    /// Power-controller mailbox: done at once, successfully.
+    Mailbox,
+    /// GMBUS control and data.
+    Gmbus,
+}
+
+/// How a register's value gets into a saved state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saved {
+    /// In the register image, by offset.
+    Image,
+    /// In the state of the part that handles it.
+    Part,
+    /// Not at all: the configuration or the clock gives it.
+    Derived,
+}
+
+/// What a register holds after power-on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// This value.
+    Value(u32),
+    /// The engine's register base plus this.
+    EngineBase(u32),
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Register {
+    /// Name in the documentation.
+    pub name: &'static str,
+    /// Where.
+    pub place: Place,
+    /// How it behaves.
+    pub access: Access,
+    /// What it holds after power-on.
+    pub reset: Reset,
+    /// How it is saved.
+    pub saved: Saved,
+    /// Where the fact was learnt; `Linux` is 6.1's `drivers/gpu/drm/i915`.
+    pub source: &'static str,
+}
+
+impl Register {
+    const fn new(
+        name: &'static str,
+        place: Place,
+        access: Access,
+        reset: u32,
+        saved: Saved,
+        source: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            place,
+            access,
+            reset: Reset::Value(reset),
+            saved,
+            source,
+        }
+    }
+
+    /// How many registers the row stands for.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        match self.place {
+            Place::At(_) => 1,
+            Place::Row { count, .. } => count,
+            Place::Engines(_) => 4,
+            Place::EngineRow { count, .. } => 4 * count,
+        }
+    }
+
+    /// Whether the row stands for no register.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The BAR0 offset of register `index` of the row.
+    #[must_use]
+    pub fn offset(&self, index: u32) -> Option<u32> {
+        if index >= self.len() {
+            return None;
+        }
+        Some(match self.place {
+            Place::At(offset) => offset,
+            Place::Row { first, stride, .. } => first + index * stride,
+            Place::Engines(rel) => engine_base(index)? + rel,
+            Place::EngineRow { first, count } => {
+                engine_base(index / count)? + first + (index % count) * 4
+            }
+        })
+    }
+
+    /// What register `index` of the row holds after power-on.
+    #[must_use]
+    pub fn reset_value(&self, index: u32) -> u32 {
+        let base = match self.place {
+            Place::Engines(_) => engine_base(index),
+            Place::EngineRow { count, .. } => engine_base(index / count),
+            Place::At(_) | Place::Row { .. } => None,
+        };
+        match self.reset {
+            Reset::Value(value) => value,
+            Reset::EngineBase(rel) => base.unwrap_or(0) + rel,
+        }
+    }
+
+    /// The BAR0 offsets of the row.
+    pub fn offsets(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.len()).filter_map(|i| self.offset(i))
+    }
+}
+
+fn engine_base(index: u32) -> Option<u32> {
+    let index = usize::try_from(index).ok()?;
+    Some(Engine::from_index(index)?.mmio_base())
+}
+
+const fn plain(name: &'static str, place: Place, reset: u32, source: &'static str) -> Register {
+    Register::new(name, place, Access::Storage, reset, Saved::Image, source)
+}
+
+const fn masked(name: &'static str, place: Place, source: &'static str) -> Register {
+    Register::new(name, place, Access::Masked, 0, Saved::Image, source)
+}
+
+const fn fixed(name: &'static str, place: Place, value: u32, source: &'static str) -> Register {
+    Register::new(name, place, Access::ReadOnly, value, Saved::Derived, source)
+}
+
+const fn clearing(name: &'static str, place: Place, source: &'static str) -> Register {
+    Register::new(
+        name,
+        place,
+        Access::WriteOneToClear,
+        0,
+        Saved::Image,
+        source,
+    )
+}
+
+const fn handled(
+    name: &'static str,
+    place: Place,
+    handler: Handler,
+    reset: u32,
+    saved: Saved,
+    source: &'static str,
+) -> Register {
+    Register::new(name, place, Access::Handled(handler), reset, saved, source)
+}
+
+const fn at(offset: u32) -> Place {
+    Place::At(offset)
+}
+
+const fn row(first: u32, count: u32, stride: u32) -> Place {
+    Place::Row {
+        first,
+        count,
+        stride,
+    }
+}
+
+/// The tables, by area of the device.
+pub static TABLES: [(&str, &[Register]); 5] = [
+    ("Engines", engine::TABLE),
+    ("Graphics core", gt::TABLE),
+    ("Paravirtual information page", pvinfo::TABLE),
+    ("Display", display::TABLE),
+    ("South display (PCH)", pch::TABLE),
+];
+
+/// Every row.
+pub fn all() -> impl Iterator<Item = &'static Register> {
+    TABLES.iter().flat_map(|(_, rows)| rows.iter())
+}
+
+/// The row of the register at `offset` and its place in the row.
+#[must_use]
+pub fn find(offset: u32) -> Option<(&'static Register, u32)> {
+    all().find_map(|r| {
+        let index = (0..r.len()).find(|&i| r.offset(i) == Some(offset))?;
+        Some((r, index))
+    })
+}
+
+/// Whether the GPU needs the value of the register at `offset`.
+#[must_use]
+pub fn is_switched(offset: u32) -> bool {
+    switched::find(offset).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn each_offset_has_one_row_and_is_an_aligned_register() {
+        let mut seen = BTreeMap::new();
+        for row in all() {
+            assert!(!row.is_empty(), "{}", row.name);
+            for offset in row.offsets() {
+                assert!(offset.is_multiple_of(4), "{} at {offset:#x}", row.name);
+                assert!(offset < REGISTER_BYTES, "{} at {offset:#x}", row.name);
+                let before = seen.insert(offset, row.name);
+                assert_eq!(before, None, "{} at {offset:#x}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn switched_registers_are_in_the_table_and_agree_with_it() {
+        for s in switched::GEN8 {
+            let row = all()
+                .find(|r| r.offsets().any(|o| o == s.offset))
+                .unwrap_or_else(|| panic!("{} {:#x}", s.name, s.offset));
+            let is_masked = matches!(
+                row.access,
+                Access::Masked | Access::Handled(Handler::MiMode)
+            );
+            assert_eq!(is_masked, s.masked, "{}", s.name);
+            let index = (0..row.len()).find(|&i| row.offset(i) == Some(s.offset));
+            assert_eq!(row.reset_value(index.unwrap()), s.reset, "{}", s.name);
+        }
+    }
+
+    #[test]
+    fn what_the_gpu_masks_is_masked_here() {
+        for row in all() {
+            let is_masked = matches!(
+                row.access,
+                Access::Masked | Access::Handled(Handler::MiMode | Handler::ResetCtl)
+            );
+            for offset in row.offsets() {
+                assert!(is_masked || !crate::regs::masked(offset), "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn each_row_names_its_source() {
+        for row in all() {
+            assert!(row.source.len() > 4, "{}", row.name);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The `vgpu=` specification: its keys, defaults and one parser.
+//!
+//! A specification is what stands between the quotes of
+//! `vgpu = ["type=bdw,slot=16"]` in an xl configuration, and what follows
+//! `-vgpu` on a device model's command line. xl-vgpu, vgpu-launcher and vgpud
+//! all parse it here, so they agree. [`KEYS`] is the only list of keys:
+//! parsing, error messages and the check of the documentation follow it.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+mod keys;
+mod slots;
+
+pub use keys::{KEYS, Key, MODES};
+pub use slots::{MAX_SLOT, SlotUse, Slots};
+
+/// The longest specification that is looked at, in bytes.
+pub const MAX_SPEC_LEN: usize = 4096;
+
+/// What virtual GPU a guest gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VgpuSpec {
+    /// The device emulated.
+    pub kind: Kind,
+    /// PCI slot on bus 0, 2 to 31.
+    pub slot: u8,
+    /// Size of BAR2, the aperture, in MiB.
+    pub aperture_mib: u32,
+    /// The mode the virtual monitor prefers.
+    pub mode: Mode,
+    /// The QEMU to run instead of the distribution's.
+    pub qemu: Option<PathBuf>,
+}
+
+impl Default for VgpuSpec {
+    fn default() -> Self {
+        Self {
+            kind: Kind::Bdw,
+            slot: 16,
+            aperture_mib: 256,
+            mode: Mode {
+                width: 1024,
+                height: 768,
+            },
+            qemu: None,
+        }
+    }
+}
+
+/// A device that can be emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Broadwell GT2 ULT, PCI id 8086:1616.
+    Bdw,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bdw => "bdw",
+        })
+    }
+}
+
+/// A display mode in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mode {
+    /// Pixels of a line.
+    pub width: u16,
+    /// Lines.
+    pub height: u16,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.width, self.height)
+    }
+}
+
+/// What is wrong with a specification, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("vgpu: {key} is {value:?}, allowed: {allowed}")]
+pub struct SpecError {
+    /// The key, or the part of the specification.
+    pub key: String,
+    /// What it was set to.
+    pub value: String,
+    /// What it may be set to.
+    pub allowed: String,
+}
+
+impl SpecError {
+    /// A [`SpecError`]; long values are cut, as they may come from anywhere.
+    pub fn new(
+        key: impl Into<String>,
+        value: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        let mut value = value.into();
+        if let Some((cut, _)) = value.char_indices().nth(80) {
+            value.truncate(cut);
+            value.push('…');
+        }
+        Self {
+            key: key.into(),
+            value,
+            allowed: allowed.into(),
+        }
+    }
+}
+
+impl FromStr for VgpuSpec {
+    type Err = SpecError;
+
+    /// Parses `key=value,key=value`. Blanks around keys and values do not
+    /// count; a key may stand once; what is not given has its default, so the
+    /// empty string is the default vGPU.
+    fn from_str(s: &str) -> Result<Self, SpecError> {
+        if s.len() > MAX_SPEC_LEN {
+            let allowed = format!("at most {MAX_SPEC_LEN} bytes");
+            return Err(SpecError::new("specification", s, allowed));
+        }
+        let mut spec = Self::default();
+        let mut seen = Vec::new();
+        for part in s.split(',').map(str::trim) {
+            if part.is_empty() {
+                continue;
+            }
+            let (name, value) = part
+                .split_once('=')
+                .map(|(k, v)| (k.trim(), v.trim()))
+                .ok_or_else(|| SpecError::new("specification", part, "KEY=VALUE"))?;
+            let Some(key) = KEYS.iter().find(|k| k.name == name) else {
+                return Err(SpecError::new("key", name, names()));
+            };
+            if seen.contains(&key.name) {
+                return Err(SpecError::new(
+                    key.name,
+                    value,
+                    "one value; it is set twice",
+                ));
+            }
+            seen.push(key.name);
+            (key.set)(&mut spec, value)
+                .ok_or_else(|| SpecError::new(key.name, value, key.allowed()))?;
+        }
+        Ok(spec)
+    }
+}
+
+impl fmt::Display for VgpuSpec {
+    /// A specification that parses to the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "type={},slot={},aperture={},mode={}",
+            self.kind, self.slot, self.aperture_mib, self.mode
+        )?;
+        if let Some(qemu) = &self.qemu {
+            write!(f, ",qemu={}", qemu.display())?;
+        }
+        Ok(())
+    }
+}
+
+fn names() -> String {
+    KEYS.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn error(spec: &str) -> String {
+    spec.parse::<VgpuSpec>().unwrap_err().to_string()
+}
+
+#[test]
+fn nothing_given_is_the_default() {
+    assert_eq!("".parse(), Ok(VgpuSpec::default()));
+    let defaults: Vec<String> = KEYS
+        .iter()
+        .map(|k| format!("{}={}", k.name, k.default))
+        .collect();
+    let mut spec: VgpuSpec = defaults.join(",").parse().unwrap();
+    assert_eq!(
+        spec.qemu.take().as_deref(),
+        Some(Path::new("/usr/libexec/xen-qemu-system-i386"))
+    );
+    assert_eq!(spec, VgpuSpec::default());
+}
+
+#[test]
+fn every_key_can_be_set() {
+    let spec: VgpuSpec = " slot = 0x1f, type=bdw ,aperture=512,mode=1920x1080,qemu=/opt/q,"
+        .parse()
+        .unwrap();
+    assert_eq!(spec.slot, 31);
+    assert_eq!(spec.aperture_mib, 512);
+    assert_eq!((spec.mode.width, spec.mode.height), (1920, 1080));
+    assert_eq!(spec.qemu.as_deref(), Some(Path::new("/opt/q")));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_is_allowed() {
+    assert_eq!(
+        error("typ=bdw"),
+        r#"vgpu: key is "typ", allowed: type, slot, aperture, mode, qemu"#
+    );
+    assert_eq!(error("type=skl"), r#"vgpu: type is "skl", allowed: bdw"#);
+    for slot in [
+        "1", "32", "0x20", "-3", "+5", "0x+5", "", "two", "3.0", "256",
+    ] {
+        assert_eq!(
+            error(&format!("slot={slot}")),
+            format!("vgpu: slot is {slot:?}, allowed: 2 to 31, decimal or 0x hexadecimal")
+        );
+    }
+    assert_eq!(
+        error("aperture=100"),
+        r#"vgpu: aperture is "100", allowed: 64, 128, 256, 512"#
+    );
+    assert!(error("mode=1x1").starts_with(r#"vgpu: mode is "1x1", allowed: 800x600, 1024x768"#));
+    assert_eq!(
+        error("qemu=qemu"),
+        r#"vgpu: qemu is "qemu", allowed: an absolute path without commas"#
+    );
+    assert_eq!(
+        error("slot"),
+        r#"vgpu: specification is "slot", allowed: KEY=VALUE"#
+    );
+    assert_eq!(
+        error("slot=3,slot=4"),
+        r#"vgpu: slot is "4", allowed: one value; it is set twice"#
+    );
+}
+
+#[test]
+fn an_error_is_one_line_however_the_input_looks() {
+    assert!(error("slot=3\n4").contains(r"3\n4"));
+    assert!(error(&format!("type={}", "é".repeat(1000))).len() < 300);
+    assert!(error(&"x".repeat(MAX_SPEC_LEN + 1)).len() < 300);
+}
+
+#[test]
+fn devices_take_slots_as_qemu_gives_them() {
+    let mut slots = Slots::default();
+    slots.add_args(
+        "-device first-word-is-not-pci -machine xenfv,suppress-vmdesc=on -device VGA,vgamem_mb=16 \
+         -device rtl8139,id=nic0 -device usb-tablet -device edu,addr=0x10 \
+         -device pci-testdev,addr=6.1 -device rtl8139,bus=other -device virtio-net-pci"
+            .split_whitespace(),
+    );
+    for (slot, device) in [
+        (0, "host bridge"),
+        (1, "PIIX3"),
+        (2, "xen-platform"),
+        (3, "VGA"),
+        (4, "rtl8139"),
+        (5, "virtio-net-pci"),
+        (6, "pci-testdev"),
+        (16, "edu"),
+    ] {
+        assert_eq!(slots.holder(slot), Some(device));
+    }
+    assert_eq!(slots.holder(7), None);
+    assert_eq!(slots.check(7), Ok(()));
+    let error = slots.check(16).unwrap_err().to_string();
+    assert!(error.starts_with(r#"vgpu: slot is "16, taken by edu", allowed: 7, 8, 9"#));
+}
+
+#[test]
+fn a_full_bus_and_cut_arguments_are_no_panic() {
+    let mut slots = Slots::default();
+    slots.add_args(std::iter::repeat_n(["-device", "VGA"], 40).flatten());
+    slots.add_args(["-device"]);
+    slots.add_args(["-machine"]);
+    assert!(slots.check(31).is_err());
+}
+
+proptest! {
+    #[test]
+    fn any_text_parses_or_is_refused_in_one_line(text in ".{0,200}") {
+        if let Err(e) = text.parse::<VgpuSpec>() {
+            prop_assert_eq!(e.to_string().lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_shown_parses_back(
+        slot in 2_u8..=31,
+        aperture_mib in prop::sample::select(vec![64_u32, 128, 256, 512]),
+        mode in prop::sample::select(MODES.to_vec()),
+        qemu in prop::option::of("/[a-z/=.-]{0,20}".prop_map(PathBuf::from)),
+    ) {
+        let spec = VgpuSpec { kind: Kind::Bdw, slot, aperture_mib, mode, qemu };
+        prop_assert_eq!(spec.to_string().parse(), Ok(spec));
+    }
+}

@@ -1,0 +1,97 @@
+//! What clients of vgpud say and hear.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What a client wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientRequest {
+    /// Whether vgpud is there. The reply holds its version.
+    Ping,
+    /// Every vGPU. The reply is a list of [`Entry`].
+    List,
+    /// One vGPU in full, a tree for people and tools.
+    Inspect {
+        /// The guest.
+        domid: u16,
+    },
+    /// A new vGPU. The reply comes when its device model is attached. The
+    /// vGPU lives until the sending process, which is going to be the
+    /// guest's QEMU, ends.
+    Register(Register),
+}
+
+/// A vGPU to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Register {
+    /// The guest.
+    pub domid: u16,
+    /// The specification, as `vgpu-config` parses it.
+    pub vgpu: String,
+    /// The control socket to stand in for, if libxl asked QEMU for one.
+    pub qmp: Option<QmpSockets>,
+}
+
+/// The two ends of the QMP proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QmpSockets {
+    /// Where libxl connects.
+    pub public: PathBuf,
+    /// Where QEMU is going to listen.
+    pub private: PathBuf,
+}
+
+/// What vgpud answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply<T> {
+    /// It was done.
+    Ok(T),
+    /// It was not, and why: one line for people.
+    Error(String),
+}
+
+impl<T> Reply<T> {
+    /// The answer, or the reason as an error.
+    ///
+    /// # Errors
+    /// The reason vgpud gave.
+    pub fn into_result(self) -> Result<T, String> {
+        match self {
+            Self::Ok(value) => Ok(value),
+            Self::Error(reason) => Err(reason),
+        }
+    }
+}
+
+/// How a vGPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It works.
+    Running,
+    /// Its device model died or broke the rings; the guest's accesses read
+    /// all ones. It goes away with its guest.
+    Failed,
+}
+
+/// A vGPU in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The guest.
+    pub domid: u16,
+    /// The specification, every key given.
+    pub vgpu: String,
+    /// How it is.
+    pub state: State,
+    /// Process id of the guest's QEMU.
+    pub qemu_pid: i32,
+    /// Process id of its device model.
+    pub dm_pid: i32,
+    /// Requests taken from the submit ring so far.
+    pub requests: u64,
+}

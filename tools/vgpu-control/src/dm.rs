@@ -1,0 +1,59 @@
+//! What vgpud and a vgpu-dm say to each other.
+
+use serde::{Deserialize, Serialize};
+use vgpu_config::VgpuSpec;
+
+/// To a vgpu-dm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ToDm {
+    /// The first message, with the memfd and the submit and complete
+    /// doorbells as descriptors.
+    Start(StartDm),
+    /// Asks for [`FromDm::Tree`].
+    Inspect,
+    /// Destroy the ioreq server and exit.
+    Stop,
+}
+
+/// What to attach to, and as what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartDm {
+    /// The guest.
+    pub domid: u16,
+    /// PCI slot on bus 0.
+    pub slot: u8,
+    /// Size of BAR2 in MiB.
+    pub aperture_mib: u32,
+    /// The preferred mode, as in "1024x768".
+    pub mode: String,
+}
+
+impl StartDm {
+    /// The message for `spec` in the guest `domid`.
+    #[must_use]
+    pub fn new(domid: u16, spec: &VgpuSpec) -> Self {
+        Self {
+            domid,
+            slot: spec.slot,
+            aperture_mib: spec.aperture_mib,
+            mode: spec.mode.to_string(),
+        }
+    }
+}
+
+/// From a vgpu-dm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FromDm {
+    /// It answers the guest's accesses from now on.
+    Attached {
+        /// The id of its ioreq server, which outlives the process in Xen.
+        server: u16,
+    },
+    /// It cannot, and why: one line for people. It exits.
+    Failed(String),
+    /// The device, for people and tools.
+    Tree(serde_json::Value),
+}

@@ -1,0 +1,28 @@
+//! The messages between vgpud, its device models and its clients.
+//!
+//! All of them go over Unix sockets of type SEQPACKET, one JSON value a
+//! packet, descriptors beside it by SCM_RIGHTS ([`Connection`]).
+//!
+//! **Clients** (vgpu-launcher, vgpuctl) connect to [`DEFAULT_SOCKET`], send a
+//! [`ClientRequest`] and get a [`Reply`] for each. Only root may.
+//!
+//! **A vgpu-dm** is started by vgpud with its end of a socket pair as
+//! standard input, so it needs no unsafe code to take an inherited
+//! descriptor. The first packet is [`ToDm::Start`] with three descriptors:
+//! the shared area's memfd, the submit doorbell, the complete doorbell. It
+//! attaches to its domain and answers [`FromDm::Attached`] or
+//! [`FromDm::Failed`]; from then on it serves the guest. On [`ToDm::Stop`], or
+//! when the socket ends, it destroys its ioreq server and exits.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod dm;
+mod socket;
+
+pub use client::{ClientRequest, Entry, QmpSockets, Register, Reply, State};
+pub use dm::{FromDm, StartDm, ToDm};
+pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
+
+/// Where vgpud listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/vgpud.sock";

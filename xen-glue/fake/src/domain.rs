@@ -1,0 +1,266 @@
+//! A simulated domain.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
+use nix::errno::Errno;
+use xen_glue::DomId;
+
+use crate::gate::Gate;
+use crate::host::{Host, lock};
+use crate::interrupts::Interrupts;
+use crate::memory::Memory;
+use crate::server::Servers;
+use crate::{FakeXenError, FrameKind, Vcpu};
+
+/// Slots for requests in one page.
+const MOST_VCPUS: u32 = 128;
+
+/// Frames below the hole for devices at 0xf0000000.
+const MOST_FRAMES: usize = 0xf_0000;
+
+/// What a domain is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DomainConfig {
+    /// Virtual CPUs, 1 to 128.
+    pub vcpus: u32,
+    /// Frames of RAM from frame 0, 1 to 0xf0000.
+    pub frames: usize,
+    /// Hardware-assisted paging, without which no frame can be protected.
+    pub hap: bool,
+}
+
+impl Default for DomainConfig {
+    /// One vCPU, 64 MiB, with HAP.
+    fn default() -> Self {
+        Self {
+            vcpus: 1,
+            frames: 64 << 8,
+            hap: true,
+        }
+    }
+}
+
+/// Why a vCPU runs no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// The domain was destroyed.
+    #[error("the domain was destroyed")]
+    Destroyed,
+    /// Xen crashed the domain for what its device model did.
+    #[error("the domain crashed: {0}")]
+    Crashed(String),
+}
+
+pub(crate) struct DomainState {
+    pub(crate) id: DomId,
+    pub(crate) config: DomainConfig,
+    pub(crate) memory: Memory,
+    pub(crate) servers: Mutex<Servers>,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) gate: Gate,
+    /// The last value written to port 0xcf8.
+    pub(crate) cf8: AtomicU32,
+    stopped: Mutex<Option<Stopped>>,
+    /// One lock a vCPU: it does one thing at a time.
+    pub(crate) busy: Vec<Mutex<()>>,
+}
+
+impl DomainState {
+    pub(crate) fn new(id: DomId, config: DomainConfig) -> Result<Self, FakeXenError> {
+        if !(1..=MOST_VCPUS).contains(&config.vcpus) {
+            return Err(FakeXenError::Config {
+                what: "number of vcpus",
+                value: u64::from(config.vcpus),
+                most: u64::from(MOST_VCPUS),
+            });
+        }
+        if !(1..=MOST_FRAMES).contains(&config.frames) {
+            return Err(FakeXenError::Config {
+                what: "number of frames",
+                value: u64::try_from(config.frames).unwrap_or(u64::MAX),
+                most: u64::try_from(MOST_FRAMES).unwrap_or(u64::MAX),
+            });
+        }
+        Ok(Self {
+            id,
+            config,
+            memory: Memory::new(config.frames)?,
+            servers: Mutex::default(),
+            interrupts: Interrupts::default(),
+            gate: Gate::default(),
+            cf8: AtomicU32::new(0),
+            stopped: Mutex::default(),
+            busy: (0..config.vcpus).map(|_| Mutex::new(())).collect(),
+        })
+    }
+
+    pub(crate) fn stopped(&self) -> Option<Stopped> {
+        lock(&self.stopped).clone()
+    }
+
+    /// Stops all vCPUs; the first reason stays.
+    pub(crate) fn stop(&self, why: Stopped) {
+        lock(&self.stopped).get_or_insert(why);
+        lock(&self.servers).wake_all();
+        self.interrupts.stop();
+        self.gate.nudge();
+    }
+
+    pub(crate) fn crash(&self, why: String) -> Stopped {
+        log::warn!("{}: crashed: {why}", self.id);
+        let stopped = Stopped::Crashed(why);
+        self.stop(stopped.clone());
+        stopped
+    }
+}
+
+/// A domain, as the toolstack holds it. Cheap to clone.
+#[derive(Clone)]
+pub struct Domain {
+    state: Arc<DomainState>,
+    host: Arc<Host>,
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Domain").field(&self.state.id.0).finish()
+    }
+}
+
+impl Domain {
+    pub(crate) fn new(state: Arc<DomainState>, host: Arc<Host>) -> Self {
+        Self { state, host }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> DomId {
+        self.state.id
+    }
+
+    /// One of its vCPUs, or `None` when there is none of that number.
+    #[must_use]
+    pub fn vcpu(&self, number: u32) -> Option<Vcpu> {
+        (number < self.state.config.vcpus).then(|| Vcpu::new(Arc::clone(&self.state), number))
+    }
+
+    /// Why it runs no more, if it does not.
+    #[must_use]
+    pub fn stopped(&self) -> Option<Stopped> {
+        self.state.stopped()
+    }
+
+    /// Destroys it: vCPUs stop, ioreq servers go. Foreign mappings keep its
+    /// pages, as they do on Xen.
+    pub fn destroy(&self) {
+        self.state.stop(Stopped::Destroyed);
+        lock(&self.state.servers).destroy_all();
+        self.host.forget(self.state.id);
+    }
+
+    /// Holds the vCPUs, after requests in flight have been answered.
+    pub fn suspend(&self) {
+        self.state.gate.close();
+    }
+
+    /// Lets the vCPUs go on.
+    pub fn resume(&self) {
+        self.state.gate.open();
+    }
+
+    /// Starts to log writes of vCPUs, and nothing else.
+    ///
+    /// # Errors
+    /// EBUSY while a frame is write-protected.
+    pub fn enable_log_dirty(&self) -> Result<(), Errno> {
+        self.state.memory.enable_log_dirty()
+    }
+
+    /// Stops it.
+    pub fn disable_log_dirty(&self) {
+        self.state.memory.disable_log_dirty();
+    }
+
+    /// The frames logged since the last call, which are then clean; `None`
+    /// when not logging.
+    #[must_use]
+    pub fn clean_log_dirty(&self) -> Option<Vec<Gfn>> {
+        self.state.memory.clean_log_dirty()
+    }
+
+    /// What a frame is.
+    #[must_use]
+    pub fn frame(&self, gfn: Gfn) -> FrameKind {
+        self.state.memory.kind(gfn.0)
+    }
+
+    /// Pages a frame out; a foreign map of it fails `attempts` times.
+    ///
+    /// # Errors
+    /// EINVAL when it is not plain RAM.
+    pub fn page_out(&self, gfn: Gfn, attempts: u32) -> Result<(), Errno> {
+        self.state.memory.page_out(gfn.0, attempts)
+    }
+
+    /// The highest frame number (`XENMEM_maximum_gpfn`).
+    #[must_use]
+    pub fn maximum_gpfn(&self) -> Gfn {
+        Gfn(self.state.memory.maximum_gpfn())
+    }
+
+    /// Ioreq servers it has, whether anyone serves them or not.
+    #[must_use]
+    pub fn ioreq_servers(&self) -> usize {
+        lock(&self.state.servers).count()
+    }
+
+    /// The level of an INTx line.
+    #[must_use]
+    pub fn intx_level(&self, device: u8, line: u8) -> bool {
+        self.state.interrupts.level(device, line)
+    }
+
+    /// Interrupts raised so far.
+    #[must_use]
+    pub fn interrupts_raised(&self) -> u64 {
+        self.state.interrupts.raised()
+    }
+
+    /// Its RAM past all write protection and logs, for checks in tests.
+    #[must_use]
+    pub fn ram(&self) -> Arc<dyn GuestMemory> {
+        Arc::new(Ram(Arc::clone(&self.state)))
+    }
+
+    /// Forgets what was written to port 0xcf8, as a reset does.
+    pub fn reset_cf8(&self) {
+        self.state.cf8.store(0, Ordering::Relaxed);
+    }
+}
+
+struct Ram(Arc<DomainState>);
+
+impl GuestMemory for Ram {
+    fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        for_each_page(gpa, buf.len(), |gfn, offset, range| {
+            if self.0.memory.peek(gfn, offset, &mut buf[range]) {
+                Ok(())
+            } else {
+                Err(MemoryError::Unmapped(gfn))
+            }
+        })
+    }
+
+    fn write(&self, gpa: u64, data: &[u8]) -> Result<(), MemoryError> {
+        for_each_page(gpa, data.len(), |gfn, offset, range| {
+            if self.0.memory.poke(gfn, offset, &data[range]) {
+                Ok(())
+            } else {
+                Err(MemoryError::Unmapped(gfn))
+            }
+        })
+    }
+}

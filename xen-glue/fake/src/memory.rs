@@ -1,0 +1,399 @@
+//! A domain's memory: frames of a memfd, and what each guest frame is.
+//!
+//! A frame that leaves the guest and comes back gets another page of the
+//! file, so a foreign mapping that should have been dropped shows old bytes,
+//! as on Xen.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use guest_memory::{Gfn, PAGE_SIZE};
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::ftruncate;
+use xen_glue::{Access, ForeignMap, Mapping, MappingError, MemType};
+
+use crate::FakeXenError;
+
+/// What a guest frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Nothing: accesses go to device models.
+    Hole,
+    /// RAM.
+    Ram,
+    /// RAM whose writes are dropped.
+    RamReadOnly,
+    /// No memory, and a device model's for sure.
+    MmioDm,
+    /// RAM whose writes go to an ioreq server.
+    WriteProtected,
+    /// RAM that is on disk; a foreign map fails this many times more.
+    PagedOut(u32),
+}
+
+#[derive(Clone, Copy)]
+struct Frame {
+    kind: FrameKind,
+    page: usize,
+}
+
+/// The last of the special frames below 4 GiB that every HVM guest has
+/// (xenstore, console, ioreq pages), which are its highest unless it has
+/// memory above.
+const LAST_SPECIAL: u64 = 0xf_efff;
+
+struct P2m {
+    frames: Vec<Frame>,
+    next_page: usize,
+    /// A bit for each frame, while log-dirty is on.
+    log_dirty: Option<Vec<AtomicU64>>,
+}
+
+pub(crate) struct Memory {
+    file: OwnedFd,
+    pages: Mapping,
+    capacity: usize,
+    p2m: RwLock<P2m>,
+}
+
+/// What became of a guest's access to a frame.
+pub(crate) enum Touch {
+    /// It was RAM.
+    Done,
+    /// A write to a protected frame.
+    Trap,
+    /// Not RAM.
+    Mmio,
+}
+
+impl Memory {
+    pub(crate) fn new(frames: usize) -> Result<Self, FakeXenError> {
+        let name = CString::default();
+        let memory = |errno| FakeXenError::Memory { errno };
+        let file = memfd_create(name.as_c_str(), MFdFlags::MFD_CLOEXEC).map_err(memory)?;
+        // Room for every frame to leave and come back once.
+        let capacity = frames.saturating_mul(2);
+        let bytes = capacity.checked_mul(PAGE_SIZE).ok_or(Errno::EFBIG);
+        let bytes = bytes.map_err(memory)?;
+        let bytes = i64::try_from(bytes).map_err(|_| memory(Errno::EFBIG))?;
+        ftruncate(&file, bytes).map_err(memory)?;
+        let pages = Mapping::shared(&file, 0, capacity, Access::ReadWrite)?;
+        let p2m = P2m {
+            frames: (0..frames)
+                .map(|page| Frame {
+                    kind: FrameKind::Ram,
+                    page,
+                })
+                .collect(),
+            next_page: frames,
+            log_dirty: None,
+        };
+        Ok(Self {
+            file,
+            pages,
+            capacity,
+            p2m: RwLock::new(p2m),
+        })
+    }
+
+    fn lock(&self) -> RwLockReadGuard<'_, P2m> {
+        self.p2m.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_mut(&self) -> RwLockWriteGuard<'_, P2m> {
+        self.p2m.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn kind(&self, gfn: u64) -> FrameKind {
+        self.lock().get(gfn).kind
+    }
+
+    /// `domain_get_maximum_gpfn`.
+    pub(crate) fn maximum_gpfn(&self) -> u64 {
+        let frames = u64::try_from(self.lock().frames.len()).unwrap_or(u64::MAX);
+        LAST_SPECIAL.max(frames.saturating_sub(1))
+    }
+
+    /// A guest's read inside one frame.
+    pub(crate) fn read(&self, gfn: Gfn, offset: usize, buf: &mut [u8]) -> Touch {
+        let mut p2m = self.lock();
+        if let FrameKind::PagedOut(_) = p2m.get(gfn.0).kind {
+            drop(p2m);
+            self.page_in(gfn.0);
+            p2m = self.lock();
+        }
+        let frame = p2m.get(gfn.0);
+        match frame.kind {
+            FrameKind::Ram | FrameKind::RamReadOnly | FrameKind::WriteProtected => {
+                self.inside(self.pages.read(frame.page * PAGE_SIZE + offset, buf));
+                Touch::Done
+            }
+            _ => Touch::Mmio,
+        }
+    }
+
+    /// A guest's write inside one frame.
+    pub(crate) fn write(&self, gfn: Gfn, offset: usize, data: &[u8]) -> Touch {
+        let mut p2m = self.lock();
+        if let FrameKind::PagedOut(_) = p2m.get(gfn.0).kind {
+            drop(p2m);
+            self.page_in(gfn.0);
+            p2m = self.lock();
+        }
+        let frame = p2m.get(gfn.0);
+        match frame.kind {
+            FrameKind::Ram => {
+                p2m.mark_dirty(gfn.0);
+                self.inside(self.pages.write(frame.page * PAGE_SIZE + offset, data));
+                Touch::Done
+            }
+            FrameKind::RamReadOnly => Touch::Done,
+            FrameKind::WriteProtected => Touch::Trap,
+            _ => Touch::Mmio,
+        }
+    }
+
+    /// Accesses to RAM past all types and logs, as a debugger would.
+    pub(crate) fn peek(&self, gfn: Gfn, offset: usize, buf: &mut [u8]) -> bool {
+        let frame = self.lock().get(gfn.0);
+        let ram = frame.kind.is_ram();
+        if ram {
+            self.inside(self.pages.read(frame.page * PAGE_SIZE + offset, buf));
+        }
+        ram
+    }
+
+    /// See [`Memory::peek`].
+    pub(crate) fn poke(&self, gfn: Gfn, offset: usize, data: &[u8]) -> bool {
+        let frame = self.lock().get(gfn.0);
+        let ram = frame.kind.is_ram();
+        if ram {
+            self.inside(self.pages.write(frame.page * PAGE_SIZE + offset, data));
+        }
+        ram
+    }
+
+    /// Callers split accesses at pages, so they fit.
+    fn inside(&self, result: Result<(), MappingError>) {
+        if let Err(e) = result {
+            log::error!("memory of {} pages: {e}", self.capacity);
+        }
+    }
+
+    fn page_in(&self, gfn: u64) {
+        if let Some(frame) = self.lock_mut().get_mut(gfn)
+            && matches!(frame.kind, FrameKind::PagedOut(_))
+        {
+            frame.kind = FrameKind::Ram;
+        }
+    }
+
+    pub(crate) fn page_out(&self, gfn: u64, attempts: u32) -> Result<(), Errno> {
+        let mut p2m = self.lock_mut();
+        let frame = p2m.get_mut(gfn).filter(|f| f.kind == FrameKind::Ram);
+        frame.ok_or(Errno::EINVAL)?.kind = FrameKind::PagedOut(attempts);
+        Ok(())
+    }
+
+    /// Takes a frame from the guest. Foreign mappings keep the old page.
+    pub(crate) fn remove(&self, gfn: u64) -> Result<(), Errno> {
+        let mut p2m = self.lock_mut();
+        let frame = p2m.get_mut(gfn).filter(|f| f.kind.is_ram());
+        frame.ok_or(Errno::EINVAL)?.kind = FrameKind::Hole;
+        Ok(())
+    }
+
+    /// Gives the guest a zeroed frame.
+    pub(crate) fn populate(&self, gfn: u64) -> Result<(), Errno> {
+        let mut p2m = self.lock_mut();
+        let page = p2m.next_page;
+        if page >= self.capacity {
+            return Err(Errno::ENOMEM);
+        }
+        let frame = p2m.get_mut(gfn).filter(|f| f.kind == FrameKind::Hole);
+        *frame.ok_or(Errno::EINVAL)? = Frame {
+            kind: FrameKind::Ram,
+            page,
+        };
+        p2m.next_page += 1;
+        p2m.mark_dirty(gfn);
+        Ok(())
+    }
+
+    /// Maps frames for a device model, each with its own error.
+    pub(crate) fn map_foreign(
+        &self,
+        gfns: &[u64],
+        access: Access,
+    ) -> Result<ForeignMap, MappingError> {
+        let mut p2m = self.lock_mut();
+        let found: Vec<Result<usize, Errno>> = gfns
+            .iter()
+            .map(|gfn| p2m.foreign_page(*gfn, access))
+            .collect();
+        drop(p2m);
+        let mut mapping = Mapping::reserve(gfns.len(), access)?;
+        let mut at = 0;
+        while let Some(&first) = found.get(at) {
+            let Ok(page) = first else {
+                at += 1;
+                continue;
+            };
+            let run = found[at..]
+                .iter()
+                .enumerate()
+                .take_while(|(i, f)| **f == Ok(page + i))
+                .count();
+            let offset = i64::try_from(page * PAGE_SIZE).map_err(|_| MappingError::Mmap {
+                pages: run,
+                errno: Errno::EOVERFLOW,
+            })?;
+            mapping.place(at, &self.file, offset, run)?;
+            at += run;
+        }
+        Ok(ForeignMap {
+            mapping,
+            errors: found.into_iter().map(Result::err).collect(),
+        })
+    }
+
+    /// `XEN_DMOP_set_mem_type` for one frame (Xen arch/x86/hvm/dm.c).
+    pub(crate) fn set_type(&self, gfn: u64, to: MemType) -> Result<(), Errno> {
+        let mut p2m = self.lock_mut();
+        let logging = p2m.log_dirty.is_some();
+        let Some(frame) = p2m.get_mut(gfn) else {
+            // A hole may be made a device model's, which changes nothing.
+            return if to == MemType::MmioDm {
+                Ok(())
+            } else {
+                Err(Errno::EINVAL)
+            };
+        };
+        frame.kind = match (frame.kind, to) {
+            (FrameKind::PagedOut(_), _) => return Err(Errno::EAGAIN),
+            // RAM has another type while log-dirty is on.
+            (FrameKind::Ram, MemType::WriteProtected) if !logging => FrameKind::WriteProtected,
+            (FrameKind::WriteProtected, MemType::Ram) => FrameKind::Ram,
+            (FrameKind::Ram | FrameKind::RamReadOnly, MemType::Ram) => FrameKind::Ram,
+            (FrameKind::Ram | FrameKind::RamReadOnly, MemType::RamReadOnly) => {
+                FrameKind::RamReadOnly
+            }
+            (
+                FrameKind::Ram | FrameKind::RamReadOnly | FrameKind::Hole | FrameKind::MmioDm,
+                MemType::MmioDm,
+            ) => FrameKind::MmioDm,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(())
+    }
+
+    /// Makes every protected frame RAM again.
+    pub(crate) fn unprotect_all(&self) {
+        for frame in &mut self.lock_mut().frames {
+            if frame.kind == FrameKind::WriteProtected {
+                frame.kind = FrameKind::Ram;
+            }
+        }
+    }
+
+    pub(crate) fn any_protected(&self) -> bool {
+        let p2m = self.lock();
+        let mut kinds = p2m.frames.iter().map(|f| f.kind);
+        kinds.any(|k| k == FrameKind::WriteProtected)
+    }
+
+    /// Xen arch/x86/mm/hap/hap.c:hap_enable_log_dirty.
+    pub(crate) fn enable_log_dirty(&self) -> Result<(), Errno> {
+        let mut p2m = self.lock_mut();
+        let mut kinds = p2m.frames.iter().map(|f| f.kind);
+        if kinds.any(|k| k == FrameKind::WriteProtected) {
+            return Err(Errno::EBUSY);
+        }
+        let words = p2m.frames.len().div_ceil(64);
+        p2m.log_dirty = Some((0..words).map(|_| AtomicU64::new(0)).collect());
+        Ok(())
+    }
+
+    pub(crate) fn disable_log_dirty(&self) {
+        self.lock_mut().log_dirty = None;
+    }
+
+    /// The frames written since the last call, or `None` when not logging.
+    pub(crate) fn clean_log_dirty(&self) -> Option<Vec<Gfn>> {
+        let p2m = self.lock();
+        let mut dirty = Vec::new();
+        for (word, base) in p2m.log_dirty.as_ref()?.iter().zip((0_u64..).step_by(64)) {
+            let bits = word.swap(0, Ordering::AcqRel);
+            dirty.extend(
+                (0..64)
+                    .filter(|b| bits >> b & 1 == 1)
+                    .map(|b| Gfn(base + b)),
+            );
+        }
+        Some(dirty)
+    }
+
+    pub(crate) fn is_logging(&self) -> bool {
+        self.lock().log_dirty.is_some()
+    }
+
+    /// `paging_mark_pfn_dirty`, for frames that have memory.
+    pub(crate) fn mark_dirty(&self, gfn: u64) {
+        let p2m = self.lock();
+        if p2m.get(gfn).kind.is_ram() {
+            p2m.mark_dirty(gfn);
+        }
+    }
+}
+
+impl FrameKind {
+    fn is_ram(self) -> bool {
+        matches!(
+            self,
+            Self::Ram | Self::RamReadOnly | Self::WriteProtected | Self::PagedOut(_)
+        )
+    }
+}
+
+impl P2m {
+    fn get(&self, gfn: u64) -> Frame {
+        let frame = usize::try_from(gfn).ok().and_then(|i| self.frames.get(i));
+        frame.copied().unwrap_or(Frame {
+            kind: FrameKind::Hole,
+            page: 0,
+        })
+    }
+
+    fn get_mut(&mut self, gfn: u64) -> Option<&mut Frame> {
+        self.frames.get_mut(usize::try_from(gfn).ok()?)
+    }
+
+    fn mark_dirty(&self, gfn: u64) {
+        let word = usize::try_from(gfn / 64).ok();
+        if let Some(log) = &self.log_dirty
+            && let Some(word) = word.and_then(|w| log.get(w))
+        {
+            word.fetch_or(1 << (gfn % 64), Ordering::AcqRel);
+        }
+    }
+
+    fn foreign_page(&mut self, gfn: u64, access: Access) -> Result<usize, Errno> {
+        let frame = self.get_mut(gfn).ok_or(Errno::EINVAL)?;
+        match frame.kind {
+            FrameKind::Ram | FrameKind::WriteProtected => Ok(frame.page),
+            FrameKind::RamReadOnly if access == Access::ReadOnly => Ok(frame.page),
+            FrameKind::PagedOut(0) => {
+                frame.kind = FrameKind::Ram;
+                Ok(frame.page)
+            }
+            FrameKind::PagedOut(n) => {
+                frame.kind = FrameKind::PagedOut(n - 1);
+                Err(Errno::ENOENT)
+            }
+            FrameKind::Hole | FrameKind::MmioDm | FrameKind::RamReadOnly => Err(Errno::EINVAL),
+        }
+    }
+}
