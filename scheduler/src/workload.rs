@@ -215,7 +215,7 @@ pub fn prepare(
         .map
         .read(guest_registers, &mut bytes)
         .map_err(|_| unreadable(register_gfn))?;
-    let mut image = Image::new(&bytes);
+    let mut image = Image::new(engine, &bytes);
     let ring = image.ring()?;
     if ring.head == ring.tail {
         return Ok(Element::Empty);
@@ -229,8 +229,6 @@ pub fn prepare(
     auditor.ring(&mut words, ring.head, ring.size)?;
     if engine == Engine::Rcs {
         image.audit_batches(&mut auditor)?;
-    } else {
-        image.no_batches();
     }
     let commands = auditor.commands;
     let WorkloadSite {
