@@ -327,8 +327,7 @@ impl<'a, S: Site> Auditor<'a, S> {
         at: At,
         left: usize,
     ) -> Result<(&'static cmd::Command, u32), AuditError> {
-        let command =
-            cmd::decode(self.engine, header).ok_or(AuditError::Unknown { header, at })?;
+        let command = cmd::decode(self.engine, header).ok_or(AuditError::Unknown { header, at })?;
         let need = command.dwords(header);
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         if need > left {

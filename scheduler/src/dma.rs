@@ -80,10 +80,7 @@ impl DmaSpace {
 
     fn chunk(&self, number: u64) -> Option<&RwLock<Chunk>> {
         let number = usize::try_from(number).ok()?;
-        self.leaves
-            .get(number / LEAF)?
-            .get()?
-            .get(number % LEAF)
+        self.leaves.get(number / LEAF)?.get()?.get(number % LEAF)
     }
 
     /// Maps `chunk` at a free place; `None` when there is none.
@@ -100,11 +97,10 @@ impl DmaSpace {
             }
         };
         let at = usize::try_from(number).ok()?;
-        let leaf = self.leaves.get(at / LEAF)?.get_or_init(|| {
-            (0..LEAF)
-                .map(|_| RwLock::new(Chunk::Empty))
-                .collect()
-        });
+        let leaf = self
+            .leaves
+            .get(at / LEAF)?
+            .get_or_init(|| (0..LEAF).map(|_| RwLock::new(Chunk::Empty)).collect());
         *write(leaf.get(at % LEAF)?) = chunk;
         Some(number)
     }

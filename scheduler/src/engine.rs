@@ -21,8 +21,8 @@ use crate::counters::Counters;
 use crate::policy::{RunLimit, Turns};
 use crate::sync::lock;
 use crate::workload::Workload;
-pub use hardware::{Hardware, ResetFailed};
-pub use switch::{SwitchCost, VgpuRegisters, allowed_nonpriv};
+pub use hardware::{BringUpError, Hardware, ResetFailed};
+pub use switch::{SwitchCost, VgpuRegisters, allowed_nonpriv, engine_of};
 
 /// How a workload left the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,35 +172,19 @@ impl EngineUnit {
 
     /// Starts the next workload, if one waits.
     fn start_next(&self, state: &mut State) {
-        let Some(id) = state.turns.take() else {
-            return;
-        };
-        let Some(job) = state.ready.remove(&id) else {
-            return;
-        };
-        let counters = job.client.counters(self.engine);
-        let registers = job.client.registers(self.engine);
-        let owned = state.owner.as_ref().is_some_and(|o| o.vgpu == id);
-        if !owned || lock(registers).pending() {
-            let before = self.clock.now();
-            let outgoing = state.owner.as_ref().filter(|o| o.vgpu != id);
-            let mut cost = self
-                .hardware
-                .switch(outgoing.map(|o| o.registers.as_ref()), registers);
-            if !owned {
-                counters.switches.add(1);
-                if job.workload.restore_inhibit {
-                    cost += self.hardware.clear_context();
-                }
+        let (id, job) = loop {
+            let Some(id) = state.turns.take() else {
+                return;
+            };
+            if let Some(job) = state.ready.remove(&id) {
+                break (id, job);
             }
-            counters.switch_reads.add(cost.reads);
-            counters.switch_writes.add(cost.writes);
-            let spent = self.clock.now().saturating_sub(before);
-            counters.switch_ns.add(nanos(spent));
-            state.owner = Some(Owner {
-                vgpu: id,
-                registers: Arc::clone(registers),
-            });
+        };
+        if state.owner.as_ref().is_some_and(|o| o.vgpu == id) {
+            self.hardware
+                .apply_pending(job.client.registers(self.engine));
+        } else {
+            self.switch(state, id, &job);
         }
         state.tag = (state.tag + 1) % TAGS;
         let tag = (state.tag) << TAG_SHIFT;
@@ -212,6 +196,29 @@ impl EngineUnit {
             since: self.clock.now(),
         });
         self.hardware.load(descriptor);
+    }
+
+    /// Gives the engine's registers to another vGPU.
+    fn switch(&self, state: &mut State, id: u64, job: &Ready) {
+        let counters = job.client.counters(self.engine);
+        let registers = job.client.registers(self.engine);
+        let before = self.clock.now();
+        let outgoing = state.owner.take();
+        let mut cost = self
+            .hardware
+            .switch(outgoing.as_ref().map(|o| o.registers.as_ref()), registers);
+        if job.workload.restore_inhibit {
+            cost += self.hardware.clear_context();
+        }
+        counters.switches.add(1);
+        counters.switch_reads.add(cost.reads);
+        counters.switch_writes.add(cost.writes);
+        let spent = self.clock.now().saturating_sub(before);
+        counters.switch_ns.add(nanos(spent));
+        state.owner = Some(Owner {
+            vgpu: id,
+            registers: Arc::clone(registers),
+        });
     }
 
     /// Takes what runs off the books.
@@ -244,15 +251,14 @@ impl EngineUnit {
         client.finished(self.engine, workload, outcome);
     }
 
-    /// The engine's interrupt: `bits` are its half of the identity register,
-    /// already acknowledged. Only the interrupt thread calls this.
-    pub fn interrupt(&self, bits: u16) {
+    /// The engine interrupted. Only the interrupt thread calls this.
+    pub fn interrupt(&self) {
         let mut state = lock(&self.state);
-        let mut bits = bits;
+        let mut bits = self.hardware.acknowledge();
         let completed = self.completed(&state);
-        if completed || bits & irq::ERROR != 0 {
+        if completed {
             // What was raised before the completion was written is the
-            // running guest's. It may have come after the caller looked.
+            // guest's that ran. It may have come after the first look.
             bits |= self.hardware.acknowledge();
         }
         let mine = bits & crate::audit::GUEST_INTERRUPTS;
@@ -314,9 +320,13 @@ impl EngineUnit {
             log::error!("{}: {e}; out of use", self.engine.sysfs_name());
             state.dead = Some(e.to_string());
         }
-        let left = self.take(state, outcome, bits);
+        let mut left = self.take(state, outcome, bits);
         if state.dead.is_none() {
             self.start_next(state);
+        } else if let Some(left) = &mut left {
+            // It may still be running: what it can reach must not become
+            // anything else.
+            left.job.workload.abandon();
         }
         left
     }

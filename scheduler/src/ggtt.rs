@@ -15,7 +15,9 @@ pub trait GuestGgtt: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotMapped {
     /// The entry is not present.
-    #[error("graphics address {address:#x} is not mapped in the guest's global table (entry {entry:#x})")]
+    #[error(
+        "graphics address {address:#x} is not mapped in the guest's global table (entry {entry:#x})"
+    )]
     Absent {
         /// Page-aligned graphics address.
         address: u32,

@@ -186,6 +186,19 @@ impl ShadowTables {
         }
     }
 
+    /// Frees every table, the guest being gone.
+    pub fn clear(&self) {
+        let mut inner = lock(&self.inner);
+        if inner.pins > 0 {
+            // A workload was abandoned on an engine that does not reset, and
+            // may still walk these.
+            std::mem::forget(std::mem::take(&mut inner.tables));
+        }
+        inner.roots.clear();
+        inner.sweep();
+        inner.by_key.clear();
+    }
+
     fn unpin(&self, root: Gfn) {
         let mut inner = lock(&self.inner);
         if let Some(r) = inner.roots.get_mut(&root) {
@@ -208,58 +221,71 @@ impl ShadowTables {
         }
     }
 
-    /// Compares one table and everything below it, each once a pass. The
-    /// level falls with each step, so a table that names itself ends too.
+    /// Finds or makes the shadow of a table and compares it.
     fn sync(&self, inner: &mut Tables, gfn: Gfn, level: Level) -> Result<Id, ShadowError> {
         let id = match inner.by_key.get(&(gfn, level)) {
             Some(&id) => id,
             None => inner.create(gfn, level, &self.pages, self.limits.max)?,
         };
+        self.compare(inner, id)?;
+        Ok(id)
+    }
+
+    /// Compares one table and everything below it, each once a pass. The
+    /// level falls with each step, so a table that names itself ends too.
+    fn compare(&self, inner: &mut Tables, id: Id) -> Result<(), ShadowError> {
         let pass = inner.pass;
         let Some(table) = inner.table_mut(id) else {
-            return Ok(id);
+            return Ok(());
         };
         if table.checked == pass {
-            return Ok(id);
+            return Ok(());
         }
         table.checked = pass;
-        inner.counts.compared += 1;
-
-        let mut bytes = [0; PAGE_SIZE];
-        // A table the guest has no memory for maps nothing.
-        let readable = gfn
-            .address()
-            .is_some_and(|gpa| self.map.read(gpa, &mut bytes).is_ok());
-        if !readable {
-            bytes.fill(0);
-        }
-        let Some(table) = inner.table_mut(id) else {
-            return Ok(id);
-        };
         let retry = std::mem::take(&mut table.unresolved);
-        for (i, raw) in bytes.as_chunks::<8>().0.iter().enumerate() {
-            let new = u64::from_le_bytes(*raw);
-            let Some(table) = inner.table_mut(id) else {
+        let new = self.read(table.key.0);
+        let same = *table.copy == new;
+        let leaf = table.children.is_empty();
+        inner.counts.compared += 1;
+        if same && leaf && !retry {
+            return Ok(());
+        }
+        let mut visited = None;
+        for (i, &new) in new.iter().enumerate() {
+            let Some(table) = inner.table(id) else {
                 break;
             };
-            let old = table.copy[i];
-            if new == old {
-                match table.children.get(i).copied().flatten() {
-                    Some(child) => {
-                        if let Some(key) = inner.table(child).map(|t| t.key) {
-                            self.sync(inner, key.0, key.1)?;
-                        }
-                        continue;
-                    }
-                    None if !retry || new & gen8::pte::PRESENT == 0 => continue,
-                    None => {}
-                }
-            } else {
+            if table.copy[i] != new {
                 inner.counts.translated += 1;
+            } else if let Some(child) = table.children.get(i).copied().flatten() {
+                // Unused ranges name one scratch table over and over.
+                if visited != Some(child) {
+                    self.compare(inner, child)?;
+                    visited = Some(child);
+                }
+                continue;
+            } else if !retry || new & gen8::pte::PRESENT == 0 {
+                continue;
             }
             self.translate(inner, id, i, new)?;
         }
-        Ok(id)
+        Ok(())
+    }
+
+    /// The entries of a guest table, read once. One the guest has no memory
+    /// for maps nothing.
+    fn read(&self, gfn: Gfn) -> [u64; ENTRIES] {
+        let mut bytes = [0; PAGE_SIZE];
+        let mut entries = [0; ENTRIES];
+        let read = gfn
+            .address()
+            .is_some_and(|gpa| self.map.read(gpa, &mut bytes).is_ok());
+        if read {
+            for (e, raw) in entries.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                *e = u64::from_le_bytes(*raw);
+            }
+        }
+        entries
     }
 
     /// Makes entry `i` of a shadow stand for the guest's `new`.
@@ -344,7 +370,10 @@ impl Tables {
                 Id::try_from(self.tables.len() - 1).unwrap_or(Id::MAX)
             }
         };
-        if let Some(slot) = usize::try_from(id).ok().and_then(|i| self.tables.get_mut(i)) {
+        if let Some(slot) = usize::try_from(id)
+            .ok()
+            .and_then(|i| self.tables.get_mut(i))
+        {
             *slot = Some(table);
         }
         self.by_key.insert((gfn, level), id);

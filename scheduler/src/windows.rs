@@ -129,12 +129,7 @@ impl Windows {
 
     /// As [`Self::new`], in `pages` pages from page `start` on.
     #[must_use]
-    pub fn with_pages(
-        gpu: Arc<Registers>,
-        scratch: HostPage,
-        start: u32,
-        pages: u32,
-    ) -> Arc<Self> {
+    pub fn with_pages(gpu: Arc<Registers>, scratch: HostPage, start: u32, pages: u32) -> Arc<Self> {
         Arc::new(Self {
             gpu,
             scratch,

@@ -155,9 +155,15 @@ pub struct Workload {
     registers: Arc<HostPage>,
     /// Where the guest has its register page.
     guest_registers: u64,
+    held: Option<Held>,
+}
+
+/// What the GPU reaches while the workload runs.
+struct Held {
     // Windows go before the pages they show.
     _pins: Vec<Pin>,
     _placed: Vec<Placed>,
+    _registers: Arc<HostPage>,
     _ring: Vec<Arc<HostPage>>,
     _root: RootPin,
 }
@@ -209,7 +215,7 @@ pub fn prepare(
         .map
         .read(guest_registers, &mut bytes)
         .map_err(|_| unreadable(register_gfn))?;
-    let mut image = Image::new(&bytes);
+    let mut image = Image::new(engine, &bytes);
     let ring = image.ring()?;
     if ring.head == ring.tail {
         return Ok(Element::Empty);
@@ -223,8 +229,6 @@ pub fn prepare(
     auditor.ring(&mut words, ring.head, ring.size)?;
     if engine == Engine::Rcs {
         image.audit_batches(&mut auditor)?;
-    } else {
-        image.no_batches();
     }
     let commands = auditor.commands;
     let WorkloadSite {
@@ -285,16 +289,24 @@ pub fn prepare(
             bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched,
             commands,
         },
-        registers,
+        registers: Arc::clone(&registers),
         guest_registers,
-        _pins: pins,
-        _placed: placed,
-        _ring: ring_pages,
-        _root: root,
+        held: Some(Held {
+            _pins: pins,
+            _placed: placed,
+            _registers: registers,
+            _ring: ring_pages,
+            _root: root,
+        }),
     })))
 }
 
 impl Workload {
+    /// Gives up for good what the GPU may still reach: it is never freed.
+    pub fn abandon(&mut self) {
+        std::mem::forget(self.held.take());
+    }
+
     /// Writes back to the guest's register page what it may see of the run:
     /// head, control, run time, and the GPU's own part. Addresses in it stay
     /// the guest's. Returns the bytes written.

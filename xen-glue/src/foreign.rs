@@ -103,9 +103,6 @@ enum Missing {
     Failed(String),
 }
 
-/// Tries to keep a mapping that an invalidation overtakes, before giving up.
-const OVERTAKEN_RETRIES: u32 = 16;
-
 impl ForeignMemory {
     /// The memory of `domid`; nothing is mapped yet.
     #[must_use]
@@ -149,57 +146,54 @@ impl ForeignMemory {
     }
 
     /// Runs `f` on the page of `gfn`, mapping it first if need be.
-    fn with_page(&self, gfn: Gfn, mut f: impl FnMut(Slot<'_>)) -> Result<(), MemoryError> {
+    fn with_page(&self, gfn: Gfn, f: impl FnOnce(Slot<'_>)) -> Result<(), MemoryError> {
         let number = gfn.0 / PIECE_FRAMES;
-        for attempt in 0..OVERTAKEN_RETRIES {
-            let epoch = {
-                let cache = self.lock();
-                if let Some(piece) = cache.pieces.get(&number)
-                    && let Some(slot) = piece.slot(gfn)
-                {
-                    // The access that mapped a piece is no second use of it.
-                    if attempt == 0 {
-                        piece.stamp(self.clock.load(Ordering::Relaxed));
-                    }
-                    f(slot);
-                    return Ok(());
-                }
-                cache.epoch
-            };
-            match self.fetch(gfn, epoch) {
-                Ok(()) => {}
-                Err(Missing::NotThere) => {
-                    self.counters.missing.fetch_add(1, Ordering::Relaxed);
-                    return Err(MemoryError::Unmapped(gfn));
-                }
-                Err(Missing::Failed(reason)) => return Err(MemoryError::Host { gfn, reason }),
-            }
+        let cache = self.lock();
+        let known = cache.pieces.get(&number);
+        if let Some(piece) = known
+            && let Some(slot) = piece.slot(gfn)
+        {
+            piece.stamp(self.clock.load(Ordering::Relaxed));
+            f(slot);
+            return Ok(());
         }
-        Err(MemoryError::Host {
-            gfn,
-            reason: "mappings were invalidated again and again".into(),
-        })
+        let (known, epoch) = (known.is_some(), cache.epoch);
+        drop(cache);
+        let piece = self.fetch(gfn, known).map_err(|missing| match missing {
+            Missing::NotThere => {
+                self.counters.missing.fetch_add(1, Ordering::Relaxed);
+                MemoryError::Unmapped(gfn)
+            }
+            Missing::Failed(reason) => MemoryError::Host { gfn, reason },
+        })?;
+        let slot = piece.slot(gfn).ok_or(MemoryError::Unmapped(gfn))?;
+        // The frame was the guest's after this access began, so the access
+        // stands even when an invalidation overtakes it.
+        f(slot);
+        self.keep(number, piece, epoch);
+        Ok(())
     }
 
-    /// Maps the piece of `gfn` and caches it, unless mappings were
-    /// invalidated since `epoch`; the caller looks again either way.
-    fn fetch(&self, gfn: Gfn, epoch: u64) -> Result<(), Missing> {
+    /// Maps the piece of `gfn`.
+    fn fetch(&self, gfn: Gfn, known: bool) -> Result<Piece, Missing> {
         // Beyond the 52 address bits of x86 there is nothing.
         if gfn.0 >> 40 != 0 {
             return Err(Missing::NotThere);
         }
-        let number = gfn.0 / PIECE_FRAMES;
-        let known = self.lock().pieces.contains_key(&number);
         if known {
             // The piece is there without this frame. Ask for the frame alone
             // first: a guest may touch its hole as often as it likes.
             self.map(&[gfn.0], gfn)?;
         }
-        let first = number * PIECE_FRAMES;
+        let first = gfn.0 / PIECE_FRAMES * PIECE_FRAMES;
         let gfns: Vec<u64> = (first..first + PIECE_FRAMES).collect();
         let map = self.map(&gfns, gfn)?;
         self.counters.mapped.fetch_add(1, Ordering::Relaxed);
-        let piece = Piece::new(map, self.clock.fetch_add(1, Ordering::Relaxed));
+        Ok(Piece::new(map, self.clock.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Caches a piece, unless mappings were invalidated since `epoch`.
+    fn keep(&self, number: u64, piece: Piece, epoch: u64) {
         // Dropped, and with it unmapped, after the lock.
         let mut given_up = Vec::new();
         let mut cache = self.lock_mut();
@@ -222,7 +216,6 @@ impl ForeignMemory {
         }
         drop(cache);
         drop(given_up);
-        Ok(())
     }
 
     /// Pieces that may be cached.

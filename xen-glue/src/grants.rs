@@ -99,10 +99,14 @@ fn file_offset(index: u64) -> Result<i64, Errno> {
     i64::try_from(index).map_err(|_| Errno::EOVERFLOW)
 }
 
-/// Memory for an ioctl struct with a variable array behind a fixed part: 8
-/// byte aligned, as the kernel's structs want, and all zero.
-fn ioctl_buffer(fixed: usize, item: usize, count: usize) -> Result<Vec<u64>, Errno> {
-    let bytes = item.checked_mul(count).and_then(|n| n.checked_add(fixed));
-    let bytes = bytes.filter(|n| *n <= 1 << 20).ok_or(Errno::E2BIG)?;
-    Ok(vec![0; bytes.div_ceil(8)])
+/// Most pages in one call; the nodes allow more, nothing here needs them.
+const MOST_PAGES: usize = 4096;
+
+/// The number of pages of a call, if it is one the nodes take.
+fn page_count(pages: usize) -> Result<u32, Errno> {
+    match pages {
+        0 => Err(Errno::EINVAL),
+        1..=MOST_PAGES => u32::try_from(pages).map_err(|_| Errno::E2BIG),
+        _ => Err(Errno::E2BIG),
+    }
 }

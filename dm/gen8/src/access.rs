@@ -64,7 +64,7 @@ pub static PRIVILEGED: &[Access] = &[
         "RING_MI_MODE",
         ring::MI_MODE,
         1,
-        Reach::Bits(0xffff & !(1 << 8) & !(1 << 9)),
+        Reach::Bits(!(1 << 8 | 1 << 9)),
     ),
     each("RING_INSTPM", ring::INSTPM, 1, Reach::Any),
     each("RING_TIMESTAMP", ring::TIMESTAMP, 2, Reach::Read),

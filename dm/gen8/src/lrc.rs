@@ -54,6 +54,68 @@ pub const PRIVATE: usize = 0x100;
 /// Dwords in a page.
 pub const PAGE_DWORDS: usize = 1024;
 
+/// One MI_LOAD_REGISTER_IMM of the register page.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// The dword of its header. Pairs of offset and value follow.
+    pub header: usize,
+    /// The registers, as offsets in the engine's block.
+    pub registers: &'static [u32],
+}
+
+impl Load {
+    /// The dword that holds the value of register number `n`.
+    #[must_use]
+    pub const fn value(&self, n: usize) -> usize {
+        self.header + 2 + 2 * n
+    }
+}
+
+const PAGE_TABLES: Load = Load {
+    header: 0x21,
+    registers: &[
+        0x3a8, 0x28c, 0x288, 0x284, 0x280, 0x27c, 0x278, 0x274, 0x270,
+    ],
+};
+
+static RENDER: [Load; 3] = [
+    Load {
+        header: 1,
+        registers: &[
+            0x244, 0x034, 0x030, 0x038, 0x03c, 0x168, 0x140, 0x110, 0x11c, 0x114, 0x118, 0x1c0,
+            0x1c4, 0x1c8,
+        ],
+    },
+    PAGE_TABLES,
+    Load {
+        header: 0x41,
+        registers: &[0x0c8],
+    },
+];
+
+static OTHERS: [Load; 3] = [
+    Load {
+        header: 1,
+        registers: &[
+            0x244, 0x034, 0x030, 0x038, 0x03c, 0x168, 0x140, 0x110, 0x11c, 0x114, 0x118,
+        ],
+    },
+    PAGE_TABLES,
+    Load {
+        header: 0x41,
+        registers: &[0x200, 0x028],
+    },
+];
+
+/// The commands of the register page below [`PRIVATE`].
+#[must_use]
+pub const fn loads(engine: crate::Engine) -> &'static [Load; 3] {
+    match engine {
+        crate::Engine::Rcs => &RENDER,
+        crate::Engine::Bcs | crate::Engine::Vcs | crate::Engine::Vecs => &OTHERS,
+    }
+}
+
 /// CTX_CONTROL bit 0: do not restore the engine state from the image.
 pub const RESTORE_INHIBIT: u32 = 1 << 0;
 /// CTX_CONTROL bit 2: do not save the engine state.
@@ -71,3 +133,49 @@ pub const fn ring_bytes(ctl: u32) -> u32 {
 pub const HEAD_OFFSET: u32 = 0x1f_fffc;
 /// The bits of RING_TAIL that are a byte offset.
 pub const TAIL_OFFSET: u32 = 0x1f_fff8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Engine, ring};
+
+    #[test]
+    fn the_loads_agree_with_the_named_positions() {
+        let named = [
+            (CONTEXT_CONTROL, ring::CONTEXT_CONTROL),
+            (RING_HEAD, ring::HEAD),
+            (RING_TAIL, ring::TAIL),
+            (RING_START, ring::START),
+            (RING_CTL, ring::CTL),
+            (BB_HEAD_UDW, ring::BB_ADDR_UDW),
+            (BB_HEAD, ring::BB_ADDR),
+            (BB_STATE, ring::BB_STATE),
+            (SBB_HEAD_UDW, ring::SBB_ADDR_UDW),
+            (SBB_HEAD, ring::SBB_ADDR),
+            (SBB_STATE, ring::SBB_STATE),
+            (CTX_TIMESTAMP, ring::CTX_TIMESTAMP),
+            (PDP0_UDW, ring::PDP0_LO + 4),
+            (PDP0_LDW, ring::PDP0_LO),
+        ];
+        for engine in Engine::ALL {
+            let at = |index| {
+                loads(engine).iter().find_map(|l| {
+                    let n = (0..l.registers.len()).find(|n| l.value(*n) == index)?;
+                    Some(l.registers[n])
+                })
+            };
+            for (index, register) in named {
+                assert_eq!(at(index), Some(register), "{engine:?} {index:#x}");
+            }
+            let render = engine == Engine::Rcs;
+            let only_render = [
+                (PER_CTX_BB, ring::PER_CTX_BB),
+                (INDIRECT_CTX, ring::INDIRECT_CTX),
+                (INDIRECT_CTX_OFFSET, ring::INDIRECT_CTX_OFFSET),
+            ];
+            for (index, register) in only_render {
+                assert_eq!(at(index), render.then_some(register));
+            }
+        }
+    }
+}

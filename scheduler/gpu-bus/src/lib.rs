@@ -58,7 +58,8 @@ pub struct DmaFault {
 /// Memory as the GPU reaches it, by bus address.
 ///
 /// A naturally aligned access of 4 or 8 bytes is one load or store. Writes
-/// are visible to the CPU in the order the GPU made them.
+/// are visible to the CPU in the order the GPU made them. Must not call back
+/// into the GPU.
 pub trait Dma: Send + Sync {
     /// Copies memory at `address` into `buf`.
     ///
@@ -73,8 +74,9 @@ pub trait Dma: Send + Sync {
     fn write(&self, address: u64, data: &[u8]) -> Result<(), DmaFault>;
 }
 
-/// Where the GPU's message-signalled interrupt goes. Called on a GPU thread;
-/// must not block and must not call back into the GPU.
+/// Where the GPU's message-signalled interrupt goes. Called on a GPU thread or
+/// within a register write (the one that enables what is pending); must not
+/// block and must not call back into the GPU.
 pub trait InterruptLine: Send + Sync {
     /// The GPU sent its interrupt message.
     fn raise(&self);

@@ -189,7 +189,10 @@ impl Streamer {
         let backwards = source.is_some_and(|(s, sx, sy)| {
             job.destination.order(x, job.area.top) > s.order(sx * pixel, sy)
         });
-        let plain = !under && matches!(job.rop, COPY_SOURCE | COPY_PATTERN);
+        // Rows that need no combining. A fill that asks for the source it
+        // does not have gets zeros, from the general case.
+        let copy = source.is_some() && job.rop == COPY_SOURCE;
+        let plain = !under && (copy || job.rop == COPY_PATTERN);
 
         let mut row = std::mem::take(&mut self.row);
         let mut dst = std::mem::take(&mut self.row_under);

@@ -9,7 +9,8 @@ use crate::bits::{hi, join, lo};
 use crate::core::Core;
 use crate::counters::count;
 use crate::memory::Space;
-use crate::stream::{Batch, Flow, Ring, Stop, Streamer};
+use crate::position::{Batch, Flow, Ring};
+use crate::stream::{Stop, Streamer};
 
 /// What the streamer remembers of the context it loaded.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,8 +18,8 @@ pub(crate) struct Loaded {
     pub(crate) descriptor: Descriptor,
     /// CTX_CONTROL as the image has it.
     control: u32,
-    /// CTX_TIMESTAMP when it was loaded.
-    timestamp: u32,
+    /// When it was loaded, in nanoseconds of the GPU's clock.
+    busy_since: Option<u64>,
 }
 
 /// Batch positions as registers and image hold them; bit 0 of an address
@@ -75,7 +76,8 @@ impl Streamer {
         count(&self.unit().counters.contexts);
         self.context = Loaded {
             descriptor,
-            ..Loaded::default()
+            control: 0,
+            busy_since: Some(self.core.clock.ns()),
         };
         self.fetch.invalidate();
         self.end_rounds();
@@ -103,8 +105,7 @@ impl Streamer {
             ring::CONTEXT_CONTROL,
             self.context.control & 0xffff & !lrc::RESTORE_INHIBIT,
         );
-        self.context.timestamp = image.dword(lrc::CTX_TIMESTAMP);
-        core.set_ring(e, ring::CTX_TIMESTAMP, self.context.timestamp);
+        core.set_ring(e, ring::CTX_TIMESTAMP, image.dword(lrc::CTX_TIMESTAMP));
         let now = core.timestamp().wrapping_add(1).max(1);
         self.unit().loaded_at.store(now, Relaxed);
 
@@ -153,11 +154,9 @@ impl Streamer {
     }
 
     /// Takes the tail from the image again, as a lite restore does.
-    pub(crate) fn resample_tail(&mut self, descriptor: Descriptor) -> Result<(), Stop> {
-        self.context.descriptor = descriptor;
-        let tail = self
-            .memory
-            .read_u32(Space::Ggtt, at(descriptor, lrc::RING_TAIL))?;
+    pub(crate) fn resample_tail(&mut self) -> Result<(), Stop> {
+        let from = at(self.context.descriptor, lrc::RING_TAIL);
+        let tail = self.memory.read_u32(Space::Ggtt, from)?;
         self.ring.tail = (tail & lrc::TAIL_OFFSET)
             .checked_rem(self.ring.size)
             .unwrap_or(0);
@@ -278,6 +277,10 @@ impl Streamer {
         self.core.set_ring(self.engine, ring::CTX_TIMESTAMP, now);
         self.unit().loaded_at.store(0, Relaxed);
         self.flush_counters();
+        if let Some(since) = self.context.busy_since.take() {
+            let busy = self.core.clock.ns().saturating_sub(since);
+            self.unit().counters.busy_ns.fetch_add(busy, Relaxed);
+        }
     }
 
     /// The indirect context, then the per-context batch; both are the
@@ -310,5 +313,18 @@ impl Streamer {
         self.fetch.invalidate();
         self.publish_batch();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_context_fits_its_page() {
+        for e in Engine::ALL {
+            let end = lrc::PRIVATE + PRIVATE_HEADER + regs::context(e).count();
+            assert!(end <= lrc::PAGE_DWORDS, "{e:?}");
+        }
     }
 }

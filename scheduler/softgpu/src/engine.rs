@@ -2,7 +2,6 @@
 //! driver.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use gen8::csb::Descriptor;
 use gen8::{Engine, irq, ring};
@@ -12,7 +11,8 @@ use crate::core::Core;
 use crate::counters::count;
 use crate::execlist::Arbitration;
 use crate::memory::{AddressFault, Space};
-use crate::stream::{Flow, Stop, Streamer};
+use crate::position::Flow;
+use crate::stream::{Stop, Streamer};
 use crate::unit::attention;
 
 /// What follows a context.
@@ -27,10 +27,7 @@ enum Next {
 pub(crate) fn run(core: &Arc<Core>, engine: Engine) {
     let mut streamer = Streamer::new(core.clone(), engine);
     while let Some(first) = next_list(core, engine) {
-        let started = core.clock.ns();
         streamer.run_list(first);
-        let busy = core.clock.ns().saturating_sub(started);
-        core.unit(engine).counters.busy_ns.fetch_add(busy, Relaxed);
     }
 }
 
@@ -164,21 +161,20 @@ impl Streamer {
     fn lite_restore(&mut self) -> Result<(), Stop> {
         let core = self.core.clone();
         let unit = core.unit(self.engine);
-        let next = {
-            let mut s = unit.lock();
-            // Another load may have taken its place since.
-            if s.list.arbitrate() != Arbitration::Lite {
-                return Ok(());
-            }
-            let Some((event, next)) = s.list.replace() else {
-                return Ok(());
-            };
+        let mut s = unit.lock();
+        // Another load may have taken its place since.
+        if s.list.arbitrate() != Arbitration::Lite {
+            return Ok(());
+        }
+        // The event says that the new tail counts, so take it first.
+        self.resample_tail()?;
+        if let Some((event, next)) = s.list.replace() {
+            self.context.descriptor = next;
             unit.clear_attention(attention::PENDING);
             count(&unit.counters.lite_restores);
             core.emit(self.engine, event);
-            next
-        };
-        self.resample_tail(next)
+        }
+        Ok(())
     }
 
     /// The ring is empty: the context is complete, unless it was submitted

@@ -23,6 +23,7 @@ mod memory;
 mod mi;
 mod mmio;
 mod pipe_control;
+mod position;
 mod ppgtt;
 mod registers;
 mod stream;

@@ -6,7 +6,8 @@ use gen8::{irq, ring};
 
 use crate::bits::{join, lo};
 use crate::memory::Space;
-use crate::stream::{Flow, Stop, Streamer, address, operand};
+use crate::position::Flow;
+use crate::stream::{Stop, Streamer, address, operand};
 
 /// Opcode of an MI command.
 const fn opcode(dw0: u32) -> u32 {
@@ -47,7 +48,6 @@ impl Streamer {
             }
             op::PREDICATE => self.predicate(dw0),
             op::MATH => self.math(packet.get(1..).unwrap_or(&[])),
-            op::SEMAPHORE_WAIT => self.semaphore_wait(packet)?,
             op::STORE_DATA_IMM => {
                 let to = address(packet, 1)?;
                 let space = self.operand_space(global);
@@ -132,9 +132,8 @@ impl Streamer {
         Ok(())
     }
 
-    /// Polls once. Not satisfied: the command will be executed again, which
-    /// leaves it to the main loop to look for resets and switches.
-    fn semaphore_wait(&mut self, packet: &[u32]) -> Result<(), Stop> {
+    /// Polls once; whether the wait is over.
+    pub(crate) fn semaphore_wait(&mut self, packet: &[u32]) -> Result<bool, Stop> {
         let dw0 = operand(packet, 0)?;
         let value = operand(packet, 1)?;
         let at = address(packet, 2)?;
@@ -143,7 +142,7 @@ impl Streamer {
         }
         let space = self.operand_space(dw0 & flags::USE_GGTT != 0);
         let memory = self.memory.read_u32(space, at)?;
-        let satisfied = match semaphore::comparison(dw0) {
+        let passed = match semaphore::comparison(dw0) {
             semaphore::GT => memory > value,
             semaphore::GTE => memory >= value,
             semaphore::LT => memory < value,
@@ -152,17 +151,13 @@ impl Streamer {
             semaphore::NEQ => memory != value,
             _ => return Err(Stop::Instruction),
         };
-        if satisfied {
-            self.end_rounds();
-            return Ok(());
+        if !passed {
+            if !self.waited() {
+                self.core.signal(self.engine, irq::WAIT_SEMAPHORE);
+            }
+            self.memory.touched = false;
         }
-        if !self.waited() {
-            self.core.signal(self.engine, irq::WAIT_SEMAPHORE);
-        }
-        self.rewind(u32::try_from(packet.len()).unwrap_or(u32::MAX));
-        self.memory.touched = false;
-        self.round();
-        Ok(())
+        Ok(passed)
     }
 
     fn flush_dw(&mut self, packet: &[u32]) -> Result<(), Stop> {

@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::counters::count;
 use crate::fetch::Fetcher;
 use crate::memory::{AddressFault, Memory, Space};
+use crate::position::{Batch, Flow, Ring};
 use crate::unit::{Unit, attention};
 
 /// Why the streamer stopped.
@@ -33,77 +34,6 @@ impl From<AddressFault> for Stop {
     }
 }
 
-/// Where commands come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    Ring,
-    /// A batch started from the ring.
-    First,
-    /// A second-level batch.
-    Second,
-    /// The indirect context: commands up to this address.
-    Indirect(u64),
-    /// The per-context batch.
-    PerContext,
-    /// The per-context batch has ended.
-    PerContextDone,
-}
-
-/// A position in a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Batch {
-    pub(crate) at: u64,
-    pub(crate) privileged: bool,
-}
-
-impl Batch {
-    pub(crate) const NONE: Self = Self {
-        at: 0,
-        privileged: false,
-    };
-
-    fn space(self) -> Space {
-        if self.privileged {
-            Space::Ggtt
-        } else {
-            Space::Ppgtt
-        }
-    }
-}
-
-/// The context's ring; offsets in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ring {
-    pub(crate) start: u32,
-    /// A multiple of 4096; 0 when the ring is not valid.
-    pub(crate) size: u32,
-    pub(crate) head: u32,
-    pub(crate) tail: u32,
-}
-
-impl Ring {
-    /// Bytes between head and tail.
-    pub(crate) fn ahead(&self) -> u32 {
-        if self.tail >= self.head {
-            self.tail - self.head
-        } else {
-            // Both are below size.
-            self.size - self.head + self.tail
-        }
-    }
-
-    pub(crate) fn offset(&self, from: u32, bytes: u32) -> u32 {
-        if self.size == 0 {
-            return 0;
-        }
-        // The sum stays far below 2^32: both are at most 2 MiB.
-        (from + bytes) % self.size
-    }
-}
-
-/// MI_SET_PREDICATE: when commands become no-ops.
-pub(crate) type Predication = u32;
-
 pub(crate) struct Streamer {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Engine,
@@ -116,7 +46,8 @@ pub(crate) struct Streamer {
     pub(crate) second: Batch,
     /// MI_ARB_ON_OFF.
     pub(crate) arbitrate: bool,
-    pub(crate) predication: Predication,
+    /// MI_SET_PREDICATE: when commands become no-ops.
+    pub(crate) predication: u32,
     pub(crate) context: Loaded,
     pub(crate) clip: Clip,
     pub(crate) row: Vec<u8>,
@@ -236,23 +167,6 @@ impl Streamer {
         }
     }
 
-    /// Back to the start of the command of `n` dwords just passed.
-    pub(crate) fn rewind(&mut self, n: u32) {
-        let back = u64::from(n) * 4;
-        match self.flow {
-            Flow::Ring => {
-                let r = &mut self.ring;
-                // n was at most what lay between head and tail.
-                r.head = r.offset(r.head, r.size - (n * 4).min(r.size));
-                let head = r.head;
-                self.core.set_ring(self.engine, ring::HEAD, head);
-            }
-            Flow::Second => self.second.at = self.second.at.wrapping_sub(back),
-            _ => self.first.at = self.first.at.wrapping_sub(back),
-        }
-        self.executed = self.executed.saturating_sub(1);
-    }
-
     /// Fetches, decodes and executes one command.
     pub(crate) fn step(&mut self) -> Result<(), Stop> {
         let dw0 = self.peek(0)?;
@@ -289,6 +203,20 @@ impl Streamer {
         packet.push(dw0);
         for i in 1..n {
             packet.push(self.peek(i)?);
+        }
+        if client == 0 && dw0 >> 23 == mi_op::SEMAPHORE_WAIT {
+            let passed = self.suppressed() || self.semaphore_wait(&packet)?;
+            self.packet = packet;
+            if passed {
+                self.end_rounds();
+                self.advance(n);
+            } else {
+                // The position stays: the main loop looks for resets and
+                // switches, then polls again.
+                self.executed = self.executed.saturating_sub(1);
+                self.round();
+            }
+            return Ok(());
         }
         self.advance(n);
         let privileged = command.privilege == Privilege::Privileged

@@ -192,10 +192,18 @@ impl<S: Site> Auditor<'_, S> {
             }
             let address = word(words, low);
             // Bits 1:0, and 2 of MI_FLUSH_DW, are flags in these fields.
-            let flag_bits = if opcode == Some(mi_op::FLUSH_DW) { 7 } else { 3 };
+            let flag_bits = if opcode == Some(mi_op::FLUSH_DW) {
+                7
+            } else {
+                3
+            };
             let first = address & !flag_bits;
             let bytes = access_bytes(opcode, header);
-            let pages = if (first & 0xfff) + bytes > 0x1000 { 2 } else { 1 };
+            let pages = if (first & 0xfff) + bytes > 0x1000 {
+                2
+            } else {
+                1
+            };
             let window = self.site.window(first >> 12, pages)?;
             set(words, low, window | (address & 0xfff));
         }

@@ -218,10 +218,7 @@ mod tests {
         let pages = HostPages::new(Arc::clone(&dma), 1500);
         let held = pages.allocate_many(1500).unwrap();
         assert_eq!(dma.mapped_chunks(), 3);
-        assert_eq!(
-            pages.allocate().err(),
-            Some(OutOfPages { limit: 1500 })
-        );
+        assert_eq!(pages.allocate().err(), Some(OutOfPages { limit: 1500 }));
         drop(held);
         assert_eq!((pages.used(), dma.mapped_chunks()), (0, 1));
         assert!(pages.allocate_many(1501).is_err());

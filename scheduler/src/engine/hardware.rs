@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gen8::csb::{self, Descriptor};
 use gen8::{Engine, irq, regs, ring};
 
-use super::switch::{SwitchCost, VgpuRegisters, switch};
+use super::switch::{SwitchCost, VgpuRegisters, apply_pending, switch};
 use crate::dma::HostPage;
 use crate::registers::Registers;
 use crate::sync::lock;
@@ -144,10 +144,7 @@ impl Hardware {
     fn set_up(&self) {
         let w = |offset, value| self.gpu.write32(self.at(offset), value);
         w(ring::HWSTAM, u32::MAX);
-        w(
-            ring::MODE,
-            ring::MODE_RUN_LIST << 16 | ring::MODE_RUN_LIST,
-        );
+        w(ring::MODE, ring::MODE_RUN_LIST << 16 | ring::MODE_RUN_LIST);
         w(ring::MI_MODE, ring::MI_MODE_STOP_RING << 16);
         w(ring::HWS_PGA, self.status_pin.address());
         let _ = self.gpu.read32(self.at(ring::HWS_PGA));
@@ -159,19 +156,16 @@ impl Hardware {
         );
         // The write pointer stands at the last entry, in the register and in
         // the status page.
-        w(
-            ring::CSB_PTR,
-            0xffff_0000 | CSB_RESET << 8 | CSB_RESET,
-        );
+        w(ring::CSB_PTR, 0xffff_0000 | CSB_RESET << 8 | CSB_RESET);
         let pointer = usize::try_from(csb::HWSP_WRITE_POINTER).unwrap_or(0);
         self.status.write(pointer, &CSB_RESET.to_le_bytes());
         self.read_at.store(CSB_RESET, Ordering::Relaxed);
-        let wanted = irq::USER
-            | irq::ERROR
-            | irq::FLUSH_NOTIFY
-            | irq::CONTEXT_SWITCH
-            | irq::WAIT_SEMAPHORE;
-        w(ring::IMR, !u32::from(wanted));
+        let wanted =
+            irq::USER | irq::ERROR | irq::FLUSH_NOTIFY | irq::CONTEXT_SWITCH | irq::WAIT_SEMAPHORE;
+        // Bits stand where the engine's half of its bank has them
+        // (Linux gt/intel_execlists_submission.c:logical_ring_default_irqs).
+        let (_, shift) = self.engine.irq_bank();
+        w(ring::IMR, !(u32::from(wanted) << shift));
         let _ = self.acknowledge();
     }
 
@@ -236,6 +230,11 @@ impl Hardware {
         incoming: &Mutex<VgpuRegisters>,
     ) -> SwitchCost {
         switch(&self.gpu, outgoing, incoming)
+    }
+
+    /// Gives the GPU what its vGPU wrote since it last ran.
+    pub fn apply_pending(&self, registers: &Mutex<VgpuRegisters>) {
+        apply_pending(&self.gpu, registers);
     }
 
     /// Clears the registers that belong to a context. A context that does

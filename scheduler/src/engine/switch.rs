@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 
 use gen8::switched::{self, NOPID, Switched};
-use gen8::{Engine, regs, ring};
+use gen8::{Engine, ring};
 
 use crate::registers::Registers;
 use crate::sync::lock;
@@ -31,6 +31,19 @@ struct Value {
     value: u32,
     /// The guest wrote it and the GPU does not hold it yet.
     pending: bool,
+}
+
+impl Value {
+    fn put(&mut self, gpu: &Registers) {
+        let value = granted(self.register, self.value);
+        let raw = if self.register.masked {
+            0xffff_0000 | value
+        } else {
+            value
+        };
+        gpu.write32(self.register.offset, raw);
+        self.pending = false;
+    }
 }
 
 /// One vGPU's values of one engine's registers of the switch list.
@@ -74,12 +87,6 @@ impl VgpuRegisters {
         }
     }
 
-    /// Whether the GPU lacks a value the guest wrote.
-    #[must_use]
-    pub fn pending(&self) -> bool {
-        self.values.iter().any(|v| v.pending)
-    }
-
     /// The values by name, for inspection.
     #[must_use]
     pub fn view(&self) -> Vec<(&'static str, u32)> {
@@ -105,9 +112,7 @@ fn granted(register: &Switched, value: u32) -> u32 {
         Some(ring::MODE) => ring::MODE_RUN_LIST,
         // Events belong in the status buffer only.
         Some(ring::HWSTAM) => u32::MAX,
-        Some(ring::MI_MODE) => {
-            value & 0xffff & !(ring::MI_MODE_STOP_RING | ring::MI_MODE_IDLE)
-        }
+        Some(ring::MI_MODE) => value & 0xffff & !(ring::MI_MODE_STOP_RING | ring::MI_MODE_IDLE),
         Some(o)
             if o.checked_sub(ring::FORCE_TO_NONPRIV)
                 .is_some_and(|o| o < ring::FORCE_TO_NONPRIV_SLOTS * 4) =>
@@ -138,24 +143,28 @@ pub fn switch(
             // A value not granted is the guest's own affair: it keeps the one
             // it wrote. So does one that the GPU does not hold yet.
             if !v.pending && granted(v.register, v.value) == v.value {
-                v.value = if v.register.masked { have & 0xffff } else { have };
+                v.value = if v.register.masked {
+                    have & 0xffff
+                } else {
+                    have
+                };
             }
         }
     }
     for v in &mut lock(incoming).values {
-        let value = granted(v.register, v.value);
-        let raw = if v.register.masked {
-            0xffff_0000 | value
-        } else {
-            value
-        };
-        gpu.write32(v.register.offset, raw);
+        v.put(gpu);
         let _ = gpu.read32(v.register.offset);
         cost.writes += 1;
         cost.reads += 1;
-        v.pending = false;
     }
     cost
+}
+
+/// Writes what the owner of the engine wrote since it last ran.
+pub fn apply_pending(gpu: &Registers, registers: &Mutex<VgpuRegisters>) {
+    for v in lock(registers).values.iter_mut().filter(|v| v.pending) {
+        v.put(gpu);
+    }
 }
 
 /// Whether `offset` belongs to the switch list of an engine.
@@ -169,6 +178,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
+    use gen8::regs;
     use gpu_bus::Gpu;
 
     use super::*;
@@ -212,7 +222,7 @@ mod tests {
         switch(&gpu, None, &a);
         assert_eq!(storage.read32(0x83a4), 0x1111);
         // The guest changes it by commands while it runs.
-        storage.write32(0x83a4, 0x3333);
+        storage.write32(0x83a4, 0xffff_3333);
         storage.write32(0x7300, 0x0010_0010);
         switch(&gpu, Some(&a), &b);
         assert_eq!(storage.read32(0x83a4), 0x2222);

@@ -1,5 +1,3 @@
-
-
 use gpu_bus::{GGTT_BASE, Gpu};
 use proptest::prelude::*;
 

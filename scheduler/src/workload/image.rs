@@ -1,6 +1,7 @@
 //! The register page of a context image, a copy of the guest's.
 
-use gen8::lrc;
+use gen8::cmd::mi_op;
+use gen8::{Engine, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
 
 use crate::audit::{AuditError, Auditor, Site};
@@ -61,10 +62,25 @@ pub struct Image {
 }
 
 impl Image {
-    pub fn new(bytes: &[u8; PAGE_SIZE]) -> Self {
-        let mut words = [0; lrc::PAGE_DWORDS];
-        for (w, b) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+    /// The values and the GPU's own part of a guest's page. The page is
+    /// commands to the GPU, so all else is made anew: a guest chooses no
+    /// register of it.
+    pub fn new(engine: Engine, bytes: &[u8; PAGE_SIZE]) -> Self {
+        let mut guest = [0; lrc::PAGE_DWORDS];
+        for (w, b) in guest.iter_mut().zip(bytes.as_chunks::<4>().0) {
             *w = u32::from_le_bytes(*b);
+        }
+        let mut words = [0; lrc::PAGE_DWORDS];
+        words[lrc::PRIVATE..].copy_from_slice(&guest[lrc::PRIVATE..]);
+        for load in lrc::loads(engine) {
+            // The length field is the number of dwords less two.
+            let length = u32::try_from(2 * load.registers.len() - 1).unwrap_or(0);
+            words[load.header] = (mi_op::LOAD_REGISTER_IMM << 23) | length;
+            for (n, register) in load.registers.iter().enumerate() {
+                let value = load.value(n);
+                words[value - 1] = engine.mmio_base() + register;
+                words[value] = guest[value];
+            }
         }
         Self { words }
     }
@@ -122,14 +138,8 @@ impl Image {
             self.set(index, 0);
         }
         let b = bus.to_le_bytes();
-        self.set(
-            lrc::PDP0_LDW,
-            u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        );
-        self.set(
-            lrc::PDP0_UDW,
-            u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
-        );
+        self.set(lrc::PDP0_LDW, u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        self.set(lrc::PDP0_UDW, u32::from_le_bytes([b[4], b[5], b[6], b[7]]));
     }
 
     /// Keeps of CTX_CONTROL what a guest may choose; returns whether it
@@ -139,12 +149,9 @@ impl Image {
     pub fn control(&mut self) -> bool {
         const RESOURCE_STREAMER: u32 = 1 << 1;
         let have = self.words[lrc::CONTEXT_CONTROL];
-        let keep =
-            have & (lrc::RESTORE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH | RESOURCE_STREAMER);
-        let mask = lrc::RESTORE_INHIBIT
-            | lrc::SAVE_INHIBIT
-            | lrc::INHIBIT_SYNC_SWITCH
-            | RESOURCE_STREAMER;
+        let keep = have & (lrc::RESTORE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH | RESOURCE_STREAMER);
+        let mask =
+            lrc::RESTORE_INHIBIT | lrc::SAVE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH | RESOURCE_STREAMER;
         self.set(lrc::CONTEXT_CONTROL, (mask << 16) | keep);
         have & lrc::RESTORE_INHIBIT != 0
     }
@@ -165,12 +172,6 @@ impl Image {
         self.set(lrc::BB_STATE, gen8::ring::BB_STATE_PPGTT);
     }
 
-    /// Engines without these batches get none.
-    pub fn no_batches(&mut self) {
-        self.set(lrc::PER_CTX_BB, 0);
-        self.set(lrc::INDIRECT_CTX, 0);
-    }
-
     /// Copies and audits the batches that run around a context switch.
     pub fn audit_batches<S: Site>(
         &mut self,
@@ -187,7 +188,7 @@ impl Image {
         }
         let per_context = self.words[lrc::PER_CTX_BB];
         let copy = if per_context & 1 != 0 {
-            auditor.batch(per_context & !0x3f)? | 1
+            auditor.batch(per_context & !0xfff)? | 1
         } else {
             0
         };

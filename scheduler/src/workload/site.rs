@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use guest_memory::PAGE_SIZE;
 use gpu_bus::GGTT_ENTRIES;
+use guest_memory::PAGE_SIZE;
 
 use super::Source;
 use crate::audit::{AuditError, Site};
@@ -47,11 +47,7 @@ impl<'a> WorkloadSite<'a> {
 }
 
 /// Copies dwords from one page of the guest's global table.
-pub fn read_dwords(
-    source: &Source<'_>,
-    address: u32,
-    dwords: &mut [u32],
-) -> Result<(), NotMapped> {
+pub fn read_dwords(source: &Source<'_>, address: u32, dwords: &mut [u32]) -> Result<(), NotMapped> {
     let gfn = translate(source.table, address >> 12)?;
     let no_memory = NotMapped::NoMemory {
         address: address & !0xfff,
@@ -59,10 +55,7 @@ pub fn read_dwords(
     };
     let gpa = gfn.address().ok_or(no_memory)? + u64::from(address & 0xfff);
     let mut bytes = vec![0; dwords.len() * 4];
-    source
-        .map
-        .read(gpa, &mut bytes)
-        .map_err(|_| no_memory)?;
+    source.map.read(gpa, &mut bytes).map_err(|_| no_memory)?;
     for (d, b) in dwords.iter_mut().zip(bytes.as_chunks::<4>().0) {
         *d = u32::from_le_bytes(*b);
     }

@@ -133,7 +133,15 @@ fn threads_may_access_while_pieces_come_and_go() {
     let (_domain, dm) = setup(512 * 4);
     let memory = Arc::new(foreign(&dm, small()));
     let stop = AtomicBool::new(false);
+    /// Ends the other thread also when this one panics.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 memory.invalidate();
@@ -154,7 +162,6 @@ fn threads_may_access_while_pieces_come_and_go() {
         for worker in workers {
             worker.join().unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(memory.stats().cached <= 2);
 }

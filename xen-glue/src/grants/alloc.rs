@@ -8,10 +8,9 @@ use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use nix::errno::Errno;
 use xen_sys::ioctl;
 
-use super::{GrantError, GrantRef, UnmapNotify, file_offset, ioctl_buffer, open};
+use super::{GrantError, GrantRef, UnmapNotify, file_offset, open, page_count};
 use crate::{Access, DomId, Mapping};
 
 type Alloc = xen_sys::ioctl_gntalloc_alloc_gref;
@@ -27,6 +26,31 @@ nix::ioctl_write_ptr_bad!(
     ioctl::GNTALLOC_SET_UNMAP_NOTIFY,
     xen_sys::ioctl_gntalloc_unmap_notify
 );
+
+// The struct as qwords: domid, flags and count; the index; then references,
+// two a qword.
+const _: () = assert!(offset_of!(Alloc, flags) == 2);
+const _: () = assert!(offset_of!(Alloc, count) == 4);
+const _: () = assert!(offset_of!(Alloc, index) == 8);
+const _: () = assert!(offset_of!(Alloc, gref_ids) == 16);
+
+/// The request, with room for the answer.
+fn encode(domid: DomId, count: u32) -> Vec<u64> {
+    let mut buffer = vec![0; 2 + count.div_ceil(2) as usize];
+    let flags = u64::from(xen_sys::GNTALLOC_FLAG_WRITABLE);
+    buffer[0] = u64::from(count) << 32 | flags << 16 | u64::from(domid.0);
+    buffer
+}
+
+/// The answer: an index and the references.
+fn decode(buffer: &[u64], pages: usize) -> (u64, Vec<GrantRef>) {
+    let dwords = buffer.iter().skip(2).flat_map(|q| {
+        let [a, b, c, d, e, f, g, h] = q.to_le_bytes();
+        [[a, b, c, d], [e, f, g, h]]
+    });
+    let refs = dwords.take(pages).map(|d| GrantRef(u32::from_le_bytes(d)));
+    (buffer.get(1).copied().unwrap_or(0), refs.collect())
+}
 
 const PATH: &str = "/dev/xen/gntalloc";
 
@@ -76,42 +100,19 @@ impl GrantAllocator {
             pages,
             errno,
         };
-        let count = u32::try_from(pages).map_err(|_| failed(Errno::E2BIG))?;
-        if count == 0 {
-            return Err(failed(Errno::EINVAL));
-        }
-        let refs_at = offset_of!(Alloc, gref_ids);
-        let mut buffer = ioctl_buffer(refs_at, size_of::<u32>(), pages).map_err(failed)?;
-        // The struct as declared has room for one reference behind it.
-        buffer.resize(buffer.len().max(size_of::<Alloc>() / 8), 0);
+        let mut buffer = encode(domid, page_count(pages).map_err(failed)?);
         let arg: *mut Alloc = buffer.as_mut_ptr().cast();
-        let head = Alloc {
-            domid: domid.0,
-            // GNTALLOC_FLAG_WRITABLE is 1 in a 16-bit field.
-            flags: 1,
-            count,
-            index: 0,
-            gref_ids: [0],
-        };
-        // SAFETY: the buffer is aligned, and at least as long as the struct.
-        unsafe { arg.write(head) };
-        // SAFETY: the buffer has room for `count` references behind the head.
+        // SAFETY: the buffer is aligned for the struct, and has room for as
+        // many references as its count says.
         unsafe { alloc_gref(self.node.as_raw_fd(), arg) }.map_err(failed)?;
-        // SAFETY: as for the write; the kernel filled it in.
-        let head = unsafe { arg.read() };
+        let (index, refs) = decode(&buffer, pages);
         let grant = Grant {
             node: Arc::clone(&self.node),
             domid,
-            index: head.index,
-            count,
+            index,
+            count: page_count(pages).map_err(failed)?,
         };
-        let bytes = buffer.iter().flat_map(|q| q.to_ne_bytes()).skip(refs_at);
-        let bytes: Vec<u8> = bytes.take(pages * 4).collect();
-        let refs = bytes
-            .chunks_exact(4)
-            .map(|b| GrantRef(u32::from_ne_bytes([b[0], b[1], b[2], b[3]])))
-            .collect();
-        let offset = file_offset(head.index).map_err(failed)?;
+        let offset = file_offset(index).map_err(failed)?;
         let mapping = Mapping::shared(&*self.node, offset, pages, Access::ReadWrite);
         let mapping = mapping.map_err(|source| GrantError::Mapping {
             op: OP,
@@ -170,5 +171,27 @@ impl Drop for Grant {
         if let Err(errno) = unsafe { dealloc_gref(self.node.as_raw_fd(), &raw const arg) } {
             log::warn!("ending a grant to {}: {errno}", self.domid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_structs_layout() {
+        assert_eq!(encode(DomId(5), 3), [0x3_0001_0005, 0, 0, 0]);
+        let answer = [0x3_0001_0005, 0x7000, 0x0b_0000_000a, 0x0c];
+        let (index, refs) = decode(&answer, 3);
+        assert_eq!(index, 0x7000);
+        assert_eq!(refs, [GrantRef(10), GrantRef(11), GrantRef(12)]);
+    }
+
+    #[test]
+    fn no_page_and_too_many_are_refused() {
+        use nix::errno::Errno;
+        assert_eq!(page_count(0), Err(Errno::EINVAL));
+        assert_eq!(page_count(4096), Ok(4096));
+        assert_eq!(page_count(4097), Err(Errno::E2BIG));
     }
 }

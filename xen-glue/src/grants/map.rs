@@ -9,10 +9,9 @@ use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use nix::errno::Errno;
 use xen_sys::ioctl;
 
-use super::{GrantError, GrantRef, UnmapNotify, file_offset, ioctl_buffer, open};
+use super::{GrantError, GrantRef, UnmapNotify, file_offset, open, page_count};
 use crate::{Access, DomId, Mapping};
 
 type MapRefs = xen_sys::ioctl_gntdev_map_grant_ref;
@@ -29,6 +28,19 @@ nix::ioctl_write_ptr_bad!(
     ioctl::GNTDEV_SET_UNMAP_NOTIFY,
     xen_sys::ioctl_gntdev_unmap_notify
 );
+
+// The struct as qwords: the count; the index; then domid and reference each.
+const _: () = assert!(offset_of!(MapRefs, index) == 8);
+const _: () = assert!(offset_of!(MapRefs, refs) == 16);
+const _: () = assert!(offset_of!(OneRef, ref_) == 4 && size_of::<OneRef>() == 8);
+
+/// The request.
+fn encode(domid: DomId, count: u32, refs: &[GrantRef]) -> Vec<u64> {
+    let pairs = refs
+        .iter()
+        .map(|r| u64::from(r.0) << 32 | u64::from(domid.0));
+    [u64::from(count), 0].into_iter().chain(pairs).collect()
+}
 
 const PATH: &str = "/dev/xen/gntdev";
 
@@ -83,35 +95,14 @@ impl GrantMapper {
             pages: refs.len(),
             errno,
         };
-        let count = u32::try_from(refs.len()).map_err(|_| failed(Errno::E2BIG))?;
-        let mut buffer = ioctl_buffer(offset_of!(MapRefs, refs), size_of::<OneRef>(), refs.len())
-            .map_err(failed)?;
-        buffer.resize(buffer.len().max(size_of::<MapRefs>() / 8), 0);
-        let one = |r: &GrantRef| OneRef {
-            domid: u32::from(domid.0),
-            ref_: r.0,
-        };
-        let first = refs.first().ok_or_else(|| failed(Errno::EINVAL))?;
+        let count = page_count(refs.len()).map_err(failed)?;
+        let mut buffer = encode(domid, count, refs);
         let arg: *mut MapRefs = buffer.as_mut_ptr().cast();
-        let head = MapRefs {
-            count,
-            pad: 0,
-            index: 0,
-            refs: [one(first)],
-        };
-        // SAFETY: the buffer is aligned and at least as long as the struct.
-        unsafe { arg.write(head) };
-        for (i, r) in refs.iter().enumerate().skip(1) {
-            // An 8-byte struct of two dwords, `domid` the lower.
-            let raw = one(r);
-            buffer[offset_of!(MapRefs, refs) / 8 + i] =
-                u64::from(raw.ref_) << 32 | u64::from(raw.domid);
-        }
-        let arg: *mut MapRefs = buffer.as_mut_ptr().cast();
-        // SAFETY: `count` references are in the buffer behind the head.
+        // SAFETY: the buffer is aligned for the struct, and has as many
+        // references behind the head as its count says.
         unsafe { map_grant_ref(self.node.as_raw_fd(), arg) }.map_err(failed)?;
-        // SAFETY: as for the write; the kernel filled in the index.
-        let index = unsafe { arg.read() }.index;
+        // The kernel's answer.
+        let index = buffer[1];
         let offset = Offset {
             node: Arc::clone(&self.node),
             domid,
@@ -168,5 +159,18 @@ impl Drop for Offset {
         if let Err(errno) = unsafe { unmap_grant_ref(self.node.as_raw_fd(), &raw const arg) } {
             log::warn!("giving back grants of {}: {errno}", self.domid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_structs_layout() {
+        assert_eq!(
+            encode(DomId(3), 2, &[GrantRef(8), GrantRef(9)]),
+            [2, 0, 0x8_0000_0003, 0x9_0000_0003]
+        );
     }
 }

@@ -1,0 +1,8 @@
+//! The GPU as a small driver sees it.
+
+mod blits;
+mod bus;
+mod commands;
+mod errors;
+mod execlists;
+mod rig;

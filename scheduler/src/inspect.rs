@@ -1,0 +1,62 @@
+//! Everything at one moment, as a tree.
+
+use std::collections::BTreeMap;
+
+use crate::counters::CounterValues;
+use crate::engine::EngineView;
+use crate::ppgtt::TableCounts;
+use crate::registers::Accesses;
+use crate::windows::WindowCounts;
+
+/// One vGPU's way to one engine.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct LaneView {
+    /// The engine.
+    pub name: &'static str,
+    /// Number of the load whose element is at the engine.
+    pub active_load: Option<u64>,
+    /// Loads that wait.
+    pub waiting_loads: usize,
+    /// Stopped by a fault until the guest resets the engine.
+    pub stopped: bool,
+    /// Counters.
+    pub counters: CounterValues,
+    /// The values a switch carries over, by name.
+    pub registers: BTreeMap<String, u32>,
+}
+
+/// One vGPU.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct VgpuView {
+    /// Its id.
+    pub id: u64,
+    /// Why it is of no more use.
+    pub failed: Option<String>,
+    /// 2 MiB pieces of its memory on the GPU's bus.
+    pub chunks: usize,
+    /// Its shadow tables.
+    pub tables: TableCounts,
+    /// Events its device model has not taken.
+    pub events_waiting: usize,
+    /// The last refusals, oldest first.
+    pub refusals: Vec<String>,
+    /// Engine by engine.
+    pub engines: Vec<LaneView>,
+}
+
+/// The GPU and who uses it.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct SchedulerView {
+    /// Register accesses so far.
+    pub accesses: Accesses,
+    /// The physical global table.
+    pub windows: WindowCounts,
+    /// vgpud's own pages in use.
+    pub own_pages: usize,
+    /// 2 MiB chunks on the bus.
+    pub chunks: usize,
+    /// The engines.
+    pub engines: Vec<EngineView>,
+    /// The vGPUs.
+    pub vgpus: Vec<VgpuView>,
+}

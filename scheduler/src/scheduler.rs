@@ -1,0 +1,251 @@
+//! The GPU's owner.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gen8::Engine;
+use gpu_bus::Gpu;
+use guest_memory::GuestMemory;
+use vgpu_ring::Request;
+
+use crate::clock::{Clock, Monotonic};
+use crate::dma::{DmaSpace, HostPages, OutOfPages};
+use crate::engine::{BringUpError, EngineUnit, Hardware};
+use crate::events::EventSink;
+use crate::ggtt::GuestGgtt;
+use crate::inspect::{SchedulerView, VgpuView};
+use crate::interrupt::{self, Line};
+use crate::policy::RunLimit;
+use crate::registers::Registers;
+use crate::sync::lock;
+use crate::vgpu::{Vgpu, VgpuConfig, VgpuError};
+use crate::windows::Windows;
+
+/// What can be chosen about the scheduler.
+#[derive(Clone)]
+pub struct Config {
+    /// How long a workload may hold an engine.
+    pub run_limit: Duration,
+    /// Pages of 4 KiB for shadow tables, shadow rings and the like.
+    pub own_pages: usize,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            run_limit: Duration::from_secs(10),
+            // 1 GiB; taken in pieces of 2 MiB as needed.
+            own_pages: 1 << 18,
+            clock: Arc::new(Monotonic::default()),
+        }
+    }
+}
+
+/// The GPU could not be taken over, or a vGPU not be added.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// No own page.
+    #[error(transparent)]
+    OutOfPages(#[from] OutOfPages),
+    /// An engine did not come up.
+    #[error(transparent)]
+    BringUp(#[from] BringUpError),
+    /// No thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The id is taken.
+    #[error("a vGPU with id {0} exists already")]
+    Exists(u64),
+}
+
+/// What vGPUs share.
+pub(crate) struct Shared {
+    pub dma: Arc<DmaSpace>,
+    pub pages: Arc<HostPages>,
+    pub windows: Arc<Windows>,
+    pub engines: Arc<[EngineUnit; Engine::COUNT]>,
+}
+
+/// Owns the GPU and runs vGPUs on it.
+pub struct Scheduler {
+    gpu: Arc<Registers>,
+    line: Arc<Line>,
+    shared: Arc<Shared>,
+    vgpus: Arc<Mutex<BTreeMap<u64, Arc<Vgpu>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Scheduler {
+    /// Takes over `gpu`, whose DMA goes through `dma` and whose interrupts
+    /// come by `line`.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub fn start(
+        config: &Config,
+        gpu: Arc<dyn Gpu>,
+        dma: Arc<DmaSpace>,
+        line: Arc<Line>,
+    ) -> Result<Self, SchedulerError> {
+        let gpu = Arc::new(Registers::new(gpu));
+        let pages = HostPages::new(Arc::clone(&dma), config.own_pages);
+        let windows = Windows::new(Arc::clone(&gpu), pages.allocate()?);
+        let reset = Arc::new(Mutex::new(()));
+        let limit = RunLimit(config.run_limit);
+        let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
+            let hardware = Hardware::bring_up(
+                engine,
+                Arc::clone(&gpu),
+                &windows,
+                pages.allocate()?,
+                Arc::clone(&reset),
+            )?;
+            Ok(EngineUnit::new(hardware, Arc::clone(&config.clock), limit))
+        };
+        interrupt::disable(&gpu);
+        let engines = Arc::new([
+            bring_up(Engine::Rcs)?,
+            bring_up(Engine::Bcs)?,
+            bring_up(Engine::Vcs)?,
+            bring_up(Engine::Vecs)?,
+        ]);
+        interrupt::enable(&gpu);
+
+        // A late end of a workload matters little against its limit.
+        let tick =
+            (config.run_limit / 8).clamp(Duration::from_millis(2), Duration::from_millis(250));
+        let thread = {
+            let line = Arc::clone(&line);
+            let gpu = Arc::clone(&gpu);
+            let engines = Arc::clone(&engines);
+            std::thread::Builder::new()
+                .name("gpu-interrupt".into())
+                .spawn(move || interrupt::run(&line, &gpu, &engines, tick))?
+        };
+        Ok(Self {
+            gpu,
+            line,
+            shared: Arc::new(Shared {
+                dma,
+                pages,
+                windows,
+                engines,
+            }),
+            vgpus: Arc::default(),
+            thread: Some(thread),
+        })
+    }
+
+    /// Adds a vGPU. `memory` and `table` are its guest's; `events` takes
+    /// what it is told. It is removed when the handle is dropped.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub fn add_vgpu(
+        &self,
+        config: VgpuConfig,
+        memory: Arc<dyn GuestMemory>,
+        table: Arc<dyn GuestGgtt>,
+        events: Box<dyn EventSink>,
+    ) -> Result<Handle, SchedulerError> {
+        let id = config.id;
+        let mut vgpus = lock(&self.vgpus);
+        if vgpus.contains_key(&id) {
+            return Err(SchedulerError::Exists(id));
+        }
+        let vgpu = Vgpu::new(Arc::clone(&self.shared), config, memory, table, events)?;
+        vgpus.insert(id, Arc::clone(&vgpu));
+        Ok(Handle {
+            vgpu,
+            vgpus: Arc::clone(&self.vgpus),
+        })
+    }
+
+    /// Everything at this moment.
+    #[must_use]
+    pub fn inspect(&self) -> SchedulerView {
+        let vgpus: Vec<Arc<Vgpu>> = lock(&self.vgpus).values().cloned().collect();
+        SchedulerView {
+            accesses: self.gpu.accesses(),
+            windows: self.shared.windows.counts(),
+            own_pages: self.shared.pages.used(),
+            chunks: self.shared.dma.mapped_chunks(),
+            engines: self.shared.engines.iter().map(EngineUnit::view).collect(),
+            vgpus: vgpus.iter().map(|v| v.view()).collect(),
+        }
+    }
+
+    /// One vGPU at this moment.
+    #[must_use]
+    pub fn inspect_vgpu(&self, id: u64) -> Option<VgpuView> {
+        let vgpu = lock(&self.vgpus).get(&id).cloned()?;
+        Some(vgpu.view())
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let vgpus: Vec<Arc<Vgpu>> = lock(&self.vgpus).values().cloned().collect();
+        for vgpu in vgpus {
+            vgpu.remove();
+        }
+        interrupt::disable(&self.gpu);
+        self.line.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the interrupt thread panicked");
+        }
+    }
+}
+
+/// A vGPU in the hands of whoever serves its device model.
+pub struct Handle {
+    vgpu: Arc<Vgpu>,
+    vgpus: Arc<Mutex<BTreeMap<u64, Arc<Vgpu>>>>,
+}
+
+impl Handle {
+    /// Does what the device model asks. One thread at a time; requests in
+    /// order.
+    ///
+    /// # Errors
+    /// [`VgpuError`]: drop the vGPU.
+    pub fn handle(&self, request: Request) -> Result<(), VgpuError> {
+        self.vgpu.handle(request)
+    }
+
+    /// Whether the vGPU can go on.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn usable(&self) -> Result<(), VgpuError> {
+        self.vgpu.usable()
+    }
+
+    /// The complete ring has room again.
+    pub fn flush_events(&self) {
+        self.vgpu.flush_events();
+    }
+
+    /// The vGPU now.
+    #[must_use]
+    pub fn inspect(&self) -> VgpuView {
+        self.vgpu.view()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.vgpu.remove();
+        let mut vgpus = lock(&self.vgpus);
+        let same = |v: &Arc<Vgpu>| Arc::ptr_eq(v, &self.vgpu);
+        if vgpus.get(&self.vgpu.id()).is_some_and(same) {
+            vgpus.remove(&self.vgpu.id());
+        }
+    }
+}

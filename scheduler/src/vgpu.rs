@@ -1,0 +1,467 @@
+//! One vGPU: its lanes, tables, registers, events.
+
+mod lane;
+mod worker;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+use gen8::csb::Descriptor;
+use gen8::{Engine, EngineSet};
+use guest_memory::{Gfn, GuestMemory};
+use vgpu_ring::{Event, FaultReason, Request};
+
+use crate::audit::AuditLimits;
+use crate::counters::Counters;
+use crate::dma::{GuestMap, MapLimits};
+use crate::engine::{Client, Outcome, VgpuRegisters};
+use crate::events::{EventSink, Outbox};
+use crate::ggtt::GuestGgtt;
+use crate::ppgtt::{ShadowTables, TableLimits};
+use crate::scheduler::Shared;
+use crate::sync::lock;
+use crate::workload::{self, Element, PrepareError, Shadow, Source, Workload};
+use lane::{Active, Lane, LoadError};
+use worker::Worker;
+
+/// What can be chosen about a vGPU.
+#[derive(Clone, Debug, Default)]
+pub struct VgpuConfig {
+    /// Identifies it; not in use by another. A domain id, say.
+    pub id: u64,
+    /// Its share of the GPU's bus.
+    pub map: MapLimits,
+    /// Its share of shadow tables.
+    pub tables: TableLimits,
+    /// What one submission may cost.
+    pub audit: AuditLimits,
+}
+
+/// Why a vGPU cannot go on: its device model broke the protocol, or it was
+/// removed. Whoever owns the connection drops it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VgpuError {
+    /// A sequence number went back.
+    #[error("load {seq} on {engine} follows load {last}; numbers must grow")]
+    Sequence {
+        /// The engine.
+        engine: &'static str,
+        /// The number.
+        seq: u64,
+        /// The number before.
+        last: u64,
+    },
+    /// An engine that does not exist.
+    #[error("engine {0}, allowed: 0 to 3")]
+    Engine(u8),
+    /// It does not take its events.
+    #[error("the device model leaves {0} events waiting")]
+    NotDraining(usize),
+    /// It was removed.
+    #[error("the vGPU was removed")]
+    Removed,
+}
+
+/// Refusals kept for inspection.
+const REFUSALS: usize = 16;
+
+struct LaneSlot {
+    lane: Mutex<Lane>,
+    /// Notified when the active element leaves.
+    idle: Condvar,
+    counters: Counters,
+    registers: Arc<Mutex<VgpuRegisters>>,
+}
+
+/// One vGPU.
+pub struct Vgpu {
+    config: VgpuConfig,
+    shared: Arc<Shared>,
+    map: Arc<GuestMap>,
+    table: Mutex<Option<Arc<dyn GuestGgtt>>>,
+    tables: Arc<ShadowTables>,
+    lanes: [LaneSlot; Engine::COUNT],
+    outbox: Mutex<Outbox>,
+    refusals: Mutex<VecDeque<String>>,
+    failed: OnceLock<VgpuError>,
+    removed: AtomicBool,
+    worker: Worker,
+}
+
+impl Vgpu {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        config: VgpuConfig,
+        memory: Arc<dyn GuestMemory>,
+        table: Arc<dyn GuestGgtt>,
+        events: Box<dyn EventSink>,
+    ) -> std::io::Result<Arc<Self>> {
+        let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
+        let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
+        let vgpu = Arc::new(Self {
+            config,
+            shared,
+            map,
+            table: Mutex::new(Some(table)),
+            tables,
+            lanes: Engine::ALL.map(|engine| LaneSlot {
+                lane: Mutex::default(),
+                idle: Condvar::new(),
+                counters: Counters::default(),
+                registers: Arc::new(Mutex::new(VgpuRegisters::new(engine))),
+            }),
+            outbox: Mutex::new(Outbox::new(events)),
+            refusals: Mutex::default(),
+            failed: OnceLock::new(),
+            removed: AtomicBool::new(false),
+            worker: Worker::default(),
+        });
+        worker::start(&vgpu)?;
+        Ok(vgpu)
+    }
+
+    fn slot(&self, engine: Engine) -> &LaneSlot {
+        &self.lanes[engine.index()]
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.config.id
+    }
+
+    /// Does what the device model asks. Called by the one thread that takes
+    /// its requests, in order.
+    ///
+    /// # Errors
+    /// [`VgpuError`]: the vGPU is of no more use and should be removed.
+    pub fn handle(self: &Arc<Self>, request: Request) -> Result<(), VgpuError> {
+        self.usable()?;
+        match request {
+            Request::Submit { engine, seq, desc } => self.submit(engine, seq, desc)?,
+            Request::Reset { engines, epoch } => {
+                self.quiesce(EngineSet::from_bits(engines), true);
+                self.push(Event::ResetDone { engines, epoch });
+            }
+            Request::WriteRegister { offset, value } => {
+                // What no switch carries over is the device model's affair.
+                if let Some(engine) = crate::engine::engine_of(offset) {
+                    lock(&self.slot(engine).registers).write(offset, value);
+                }
+            }
+            // Tables are followed from the contexts that use them.
+            Request::CreatePageTable { .. } => {}
+            Request::DestroyPageTable { root } => self.tables.destroy(Gfn::containing(root)),
+            Request::Ping { token } => self.push(Event::Pong { token }),
+        }
+        self.usable()
+    }
+
+    /// Whether the vGPU can go on.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn usable(&self) -> Result<(), VgpuError> {
+        match self.failed.get() {
+            Some(e) => Err(e.clone()),
+            None if self.removed.load(Ordering::Acquire) => Err(VgpuError::Removed),
+            None => Ok(()),
+        }
+    }
+
+    /// Offers waiting events to the sink again: there is room in it.
+    pub fn flush_events(&self) {
+        lock(&self.outbox).flush();
+    }
+
+    fn submit(self: &Arc<Self>, engine: u8, seq: u64, desc: [u64; 2]) -> Result<(), VgpuError> {
+        let engine = Engine::from_index(engine.into()).ok_or(VgpuError::Engine(engine))?;
+        let slot = self.slot(engine);
+        slot.counters.loads.add(1);
+        let mut lane = lock(&slot.lane);
+        match lane.load(seq, desc.map(Descriptor)) {
+            Ok(()) => {
+                drop(lane);
+                self.advance(engine);
+            }
+            Err(LoadError::Sequence { last }) => {
+                return Err(VgpuError::Sequence {
+                    engine: engine.sysfs_name(),
+                    seq,
+                    last,
+                });
+            }
+            // A guest can flood its port; it loses the engine until it
+            // resets it.
+            Err(LoadError::Full) => {
+                let active = Active { seq, element: 0 };
+                self.fault(engine, &mut lane, active, FaultReason::Exhausted, 0);
+            }
+            Err(LoadError::Stopped) => {}
+        }
+        Ok(())
+    }
+
+    /// Starts the lane's next element, if it has one and none is active.
+    fn advance(self: &Arc<Self>, engine: Engine) {
+        let slot = self.slot(engine);
+        let mut lane = lock(&slot.lane);
+        while let Some((active, descriptor)) = lane.next() {
+            match self.prepare(engine, &mut lane.shadow, descriptor) {
+                Ok(Element::Work(work)) => {
+                    slot.counters.ptes_written.add(work.cost.ptes);
+                    slot.counters.bytes_copied.add(work.cost.bytes);
+                    slot.counters.commands.add(work.cost.commands);
+                    lane.active = Some(active);
+                    let client: Arc<dyn Client> = Arc::clone(self) as _;
+                    let unit = &self.shared.engines[engine.index()];
+                    if unit.submit(client, work).is_err() {
+                        lane.active = None;
+                        self.fault(engine, &mut lane, active, FaultReason::TimedOut, 0);
+                    }
+                    return;
+                }
+                Ok(Element::Empty) => {
+                    slot.counters.completed.add(1);
+                    self.done(engine, active);
+                }
+                Err(e) => {
+                    slot.counters.refused.add(1);
+                    self.refused(engine, &e);
+                    self.fault(engine, &mut lane, active, e.reason(), e.header());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn prepare(
+        &self,
+        engine: Engine,
+        shadow: &mut Shadow,
+        descriptor: Descriptor,
+    ) -> Result<Element, PrepareError> {
+        let table = lock(&self.table).clone();
+        let Some(table) = table else {
+            return Ok(Element::Empty);
+        };
+        let source = Source {
+            vgpu: self.id(),
+            map: &self.map,
+            table: table.as_ref(),
+            tables: &self.tables,
+            windows: &self.shared.windows,
+            pages: &self.shared.pages,
+            limits: self.config.audit,
+        };
+        workload::prepare(&source, shadow, engine, descriptor)
+    }
+
+    fn refused(&self, engine: Engine, error: &PrepareError) {
+        log::debug!("vGPU {} {}: {error}", self.id(), engine.sysfs_name());
+        let mut refusals = lock(&self.refusals);
+        if refusals.len() >= REFUSALS {
+            refusals.pop_front();
+        }
+        refusals.push_back(format!("{}: {error}", engine.sysfs_name()));
+    }
+
+    fn done(&self, engine: Engine, active: Active) {
+        self.push(Event::ContextDone {
+            engine: index(engine),
+            element: active.element,
+            seq: active.seq,
+        });
+    }
+
+    /// Stops the engine for this vGPU and says why.
+    fn fault(
+        &self,
+        engine: Engine,
+        lane: &mut Lane,
+        active: Active,
+        reason: FaultReason,
+        ipehr: u32,
+    ) {
+        lane.stop();
+        self.push(Event::Fault {
+            engine: index(engine),
+            element: active.element,
+            reason,
+            ipehr,
+            seq: active.seq,
+        });
+    }
+
+    fn push(&self, event: Event) {
+        let mut outbox = lock(&self.outbox);
+        let waiting = outbox.waiting();
+        if outbox.push(event).is_err() {
+            let first = self.failed.set(VgpuError::NotDraining(waiting)).is_ok();
+            if first {
+                log::warn!(
+                    "vGPU {}: dropped, its device model leaves {waiting} events waiting",
+                    self.id()
+                );
+            }
+        } else if waiting == 0 && outbox.waiting() > 0 {
+            // The worker offers it again.
+            self.worker.wake();
+        }
+    }
+
+    /// Ends everything on these engines. On return nothing submitted so far
+    /// can touch the guest's memory. `reset`: the guest asked for it, and
+    /// its engines start anew.
+    fn quiesce(&self, engines: EngineSet, reset: bool) {
+        for engine in engines.iter() {
+            let slot = self.slot(engine);
+            lock(&slot.lane).clear();
+            let unit = &self.shared.engines[engine.index()];
+            let work = unit.cancel(self.id());
+            let mut lane = lock(&slot.lane);
+            if work.is_some() {
+                drop(work);
+                lane.active = None;
+            }
+            // It left the engine by itself and is being finished.
+            while lane.active.is_some() {
+                lane = slot
+                    .idle
+                    .wait(lane)
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+            }
+            if reset {
+                lane.stopped = false;
+                lock(&slot.registers).reset();
+            } else {
+                lane.stop();
+            }
+        }
+    }
+
+    /// Takes the vGPU off the GPU. On return nothing of the guest's memory is
+    /// referenced and none of its events will be pushed.
+    pub(crate) fn remove(self: &Arc<Self>) {
+        if self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.quiesce(EngineSet::ALL, false);
+        worker::stop(self);
+        // The worker may have started what it was preparing.
+        self.quiesce(EngineSet::ALL, false);
+        for unit in self.shared.engines.iter() {
+            unit.disown(self.id());
+        }
+        self.shared.windows.forget_vgpu(self.id());
+        for slot in &self.lanes {
+            lock(&slot.lane).shadow = Shadow::default();
+        }
+        self.tables.clear();
+        self.map.close();
+        *lock(&self.table) = None;
+        *lock(&self.outbox) = Outbox::new(Box::new(Nowhere));
+    }
+
+    /// The vGPU now.
+    #[must_use]
+    pub fn view(&self) -> crate::inspect::VgpuView {
+        crate::inspect::VgpuView {
+            id: self.id(),
+            failed: self.failed.get().map(ToString::to_string),
+            chunks: self.map.chunks(),
+            tables: self.tables.counts(),
+            events_waiting: lock(&self.outbox).waiting(),
+            refusals: lock(&self.refusals).iter().cloned().collect(),
+            engines: Engine::ALL
+                .into_iter()
+                .map(|engine| {
+                    let slot = self.slot(engine);
+                    let (active, loads, stopped) = {
+                        let lane = lock(&slot.lane);
+                        (lane.active.map(|a| a.seq), lane.waiting(), lane.stopped)
+                    };
+                    crate::inspect::LaneView {
+                        name: engine.sysfs_name(),
+                        active_load: active,
+                        waiting_loads: loads,
+                        stopped,
+                        counters: slot.counters.values(),
+                        registers: lock(&slot.registers)
+                            .view()
+                            .into_iter()
+                            .map(|(n, v)| (n.to_owned(), v))
+                            .collect(),
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+/// After removal events have nowhere to go.
+struct Nowhere;
+
+impl EventSink for Nowhere {
+    fn push(&mut self, _event: Event) -> Result<(), crate::events::Full> {
+        Ok(())
+    }
+}
+
+/// The engine's number in a message.
+fn index(engine: Engine) -> u8 {
+    engine.index().to_le_bytes()[0]
+}
+
+impl Client for Vgpu {
+    fn id(&self) -> u64 {
+        self.config.id
+    }
+
+    fn registers(&self, engine: Engine) -> &Arc<Mutex<VgpuRegisters>> {
+        &self.slot(engine).registers
+    }
+
+    fn counters(&self, engine: Engine) -> &Counters {
+        &self.slot(engine).counters
+    }
+
+    fn interrupts(&self, engine: Engine, bits: u16) {
+        self.slot(engine).counters.interrupts.add(1);
+        self.push(Event::Interrupt {
+            engine: index(engine),
+            bits,
+        });
+    }
+
+    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome) {
+        let slot = self.slot(engine);
+        let active = lock(&slot.lane).active;
+        if let Some(active) = active {
+            match outcome {
+                Outcome::Done => {
+                    let bytes = workload.write_back(&self.map);
+                    slot.counters
+                        .bytes_copied
+                        .add(u64::try_from(bytes).unwrap_or(0));
+                    self.done(engine, active);
+                }
+                Outcome::Failed { reason, ipehr } => {
+                    self.fault(engine, &mut lock(&slot.lane), active, reason, ipehr);
+                }
+                Outcome::Cancelled => {}
+            }
+        }
+        // What the GPU used is let go before anyone learns that it is idle.
+        drop(workload);
+        let mut lane = lock(&slot.lane);
+        lane.active = None;
+        let more = lane.waiting() > 0;
+        drop(lane);
+        slot.idle.notify_all();
+        if more {
+            self.worker.advance(engine);
+        }
+    }
+}

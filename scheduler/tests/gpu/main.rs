@@ -1,0 +1,7 @@
+//! The scheduler on the software GPU, driven by tiny guests.
+
+mod driver;
+mod failures;
+mod one_guest;
+mod stuck;
+mod two_guests;

@@ -1,0 +1,214 @@
+//! A context: image, ring, page tables, and buffers to work in
+//! (Linux `gt/intel_lrc.c:lrc_alloc`, `init_common_regs`).
+
+use gen8::pte::{self, Level};
+use gen8::{Engine, csb::Descriptor, lrc, ring};
+use guest_memory::{GuestMemory, PAGE_SIZE};
+
+use crate::{Batch, DriverError, Frames, Gpu, Platform};
+
+const RING_PAGES: u32 = 4;
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Where the slots start in the context's address space.
+const BASE: u64 = 0x12_3450_0000;
+/// Pages of a slot: one for commands, the rest for data.
+const SLOT_PAGES: u64 = 1 + DATA_BYTES / PAGE;
+/// Bytes of data of a slot.
+pub const DATA_BYTES: u64 = 64 << 10;
+/// Requests of one context that may be under way.
+pub const SLOTS: usize = 2;
+
+/// Buffers for one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// Guest-physical address of the batch.
+    pub batch: u64,
+    /// Its address in the context.
+    pub batch_va: u64,
+    /// Guest-physical address of the data.
+    pub data: u64,
+    /// Its address in the context.
+    pub data_va: u64,
+}
+
+/// A context on one engine.
+#[derive(Debug)]
+pub struct Context {
+    /// The engine.
+    pub engine: Engine,
+    /// The id in the descriptor's upper dword.
+    pub id: u32,
+    /// Buffers.
+    pub slots: [Slot; SLOTS],
+    /// Number of the last request written to the ring.
+    pub seqno: u32,
+    descriptor: Descriptor,
+    registers: u64,
+    ring: u64,
+    tail: u32,
+    timeline: u64,
+    timeline_ggtt: u32,
+}
+
+impl Context {
+    /// Builds a context on `engine`.
+    ///
+    /// # Errors
+    /// When guest memory runs out.
+    pub fn new<P: Platform>(
+        gpu: &mut Gpu<P>,
+        frames: &mut Frames,
+        engine: Engine,
+        id: u32,
+    ) -> Result<Self, DriverError> {
+        let pages = engine.context_pages();
+        let memory = gpu.platform().memory();
+        let image = frames.take(memory, pages.into())?;
+        let ring = frames.take(memory, RING_PAGES.into())?;
+        let timeline = frames.take(memory, 1)?;
+        let root = frames.take(memory, 1)?;
+        let mut slots = [Slot {
+            batch: 0,
+            batch_va: 0,
+            data: 0,
+            data_va: 0,
+        }; SLOTS];
+        let mut va = BASE;
+        for slot in &mut slots {
+            let batch = frames.take(memory, SLOT_PAGES)?;
+            *slot = Slot {
+                batch,
+                batch_va: va,
+                data: batch + PAGE,
+                data_va: va + PAGE,
+            };
+            for page in 0..SLOT_PAGES {
+                map(memory, frames, root, va + page * PAGE, batch + page * PAGE)?;
+            }
+            // A hole between slots, so that an overrun faults.
+            va += (SLOT_PAGES + 3) * PAGE;
+        }
+        let lrca = gpu.map_global(image, pages);
+        let ring_ggtt = gpu.map_global(ring, RING_PAGES);
+        let timeline_ggtt = gpu.map_global(timeline, 1);
+        gpu.announce_page_table(root);
+
+        let registers = image + u64::from(lrc::REGISTER_PAGE) * PAGE;
+        let memory = gpu.platform().memory();
+        let base = engine.mmio_base();
+        let inhibit = lrc::RESTORE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH;
+        let b = root.to_le_bytes();
+        let values = [
+            (
+                lrc::CONTEXT_CONTROL,
+                ring::CONTEXT_CONTROL,
+                inhibit << 16 | inhibit,
+            ),
+            (lrc::RING_HEAD, ring::HEAD, 0),
+            (lrc::RING_TAIL, ring::TAIL, 0),
+            (lrc::RING_START, ring::START, ring_ggtt),
+            (lrc::RING_CTL, ring::CTL, (RING_PAGES - 1) << 12 | 1),
+            (
+                lrc::PDP0_UDW,
+                ring::PDP0_LO + 4,
+                u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+            ),
+            (
+                lrc::PDP0_LDW,
+                ring::PDP0_LO,
+                u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            ),
+        ];
+        for (dword, register, value) in values {
+            let at = registers + dword as u64 * 4;
+            memory.write_u32(at - 4, base + register)?;
+            memory.write_u32(at, value)?;
+        }
+        // Valid, 48-bit, LLC-coherent, privileged ring.
+        let flags = 1 | 3 << 3 | 1 << 5 | 1 << 8;
+        let descriptor = Descriptor(u64::from(id) << 32 | u64::from(lrca) | flags);
+        Ok(Self {
+            engine,
+            id,
+            slots,
+            seqno: 0,
+            descriptor,
+            registers,
+            ring,
+            tail: 0,
+            timeline,
+            timeline_ggtt,
+        })
+    }
+
+    /// Writes a request that runs the batch at `batch_va` to the ring; its
+    /// number.
+    ///
+    /// # Errors
+    /// When guest memory fails.
+    pub fn add_request(
+        &mut self,
+        memory: &dyn GuestMemory,
+        batch_va: u64,
+    ) -> Result<u32, DriverError> {
+        self.seqno += 1;
+        let mut commands = Batch::new();
+        commands.start(batch_va);
+        if self.engine == Engine::Rcs {
+            commands.pipe_control_write(self.timeline_ggtt, self.seqno);
+        } else {
+            commands.flush_write(self.timeline_ggtt, self.seqno);
+        }
+        commands.interrupt();
+        for dword in commands.finish() {
+            memory.write_u32(self.ring + u64::from(self.tail), dword)?;
+            self.tail = (self.tail + 4) % (RING_PAGES * 4096);
+        }
+        Ok(self.seqno)
+    }
+
+    /// Stores the ring's tail in the image and returns the descriptor to
+    /// load (Linux `execlists_update_context`).
+    ///
+    /// # Errors
+    /// When guest memory fails.
+    pub fn publish(&self, memory: &dyn GuestMemory) -> Result<Descriptor, DriverError> {
+        memory.write_u32(self.registers + lrc::RING_TAIL as u64 * 4, self.tail)?;
+        Ok(self.descriptor)
+    }
+
+    /// After the first run the image holds state worth restoring.
+    ///
+    /// # Errors
+    /// When guest memory fails.
+    pub fn completed(&self, memory: &dyn GuestMemory) -> Result<u32, DriverError> {
+        Ok(memory.read_u32(self.timeline)?)
+    }
+}
+
+/// Maps one page, making tables as needed.
+fn map(
+    memory: &dyn GuestMemory,
+    frames: &mut Frames,
+    root: u64,
+    va: u64,
+    gpa: u64,
+) -> Result<(), DriverError> {
+    let mut table = root;
+    let mut level = Level::Pml4;
+    loop {
+        let at = table + level.index(va) as u64 * 8;
+        let Some(below) = level.below() else {
+            return Ok(memory.write_u64(at, gpa | pte::PRESENT | pte::WRITABLE)?);
+        };
+        let entry = memory.read_u64(at)?;
+        table = if entry & pte::PRESENT != 0 {
+            entry & pte::ADDRESS
+        } else {
+            let new = frames.take(memory, 1)?;
+            memory.write_u64(at, new | pte::PRESENT | pte::WRITABLE)?;
+            new
+        };
+        level = below;
+    }
+}

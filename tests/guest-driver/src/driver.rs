@@ -1,0 +1,254 @@
+//! The driver: requests on all engines, as i915 keeps them.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use gen8::{Engine, csb, irq, ring};
+
+use crate::context::SLOTS;
+use crate::workload::Workload;
+use crate::{
+    Accounting, Context, DriverError, ExeclistError, Frames, Gpu, Kind, Mismatch, Platform, Random,
+};
+
+/// Contexts on each engine; two keep both elements of a list in use.
+const CONTEXTS: usize = 2;
+/// How long a request may take before the driver calls it a hang.
+const HANG: Duration = Duration::from_secs(60);
+
+/// A request that is on its way.
+struct Request {
+    context: usize,
+    slot: usize,
+    seqno: u32,
+    kind: Kind,
+    after: Vec<u8>,
+    submitted: Instant,
+}
+
+struct EngineState {
+    contexts: Vec<Context>,
+    books: Accounting,
+    /// Contexts with requests not loaded yet, in order.
+    queue: VecDeque<usize>,
+    running: VecDeque<Request>,
+    csb_read: u32,
+}
+
+/// What a finished request showed.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Where it ran.
+    pub engine: Engine,
+    /// From the write of the batch to the check of the result.
+    pub latency: Duration,
+    /// Whether the GPU's result was the CPU's.
+    pub result: Result<(), Mismatch>,
+}
+
+/// A guest's driver.
+pub struct Driver<P> {
+    gpu: Gpu<P>,
+    engines: [EngineState; Engine::COUNT],
+    random: Random,
+}
+
+impl<P: Platform> Driver<P> {
+    /// Probes the device and makes contexts on every engine.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn start(platform: P, mut frames: Frames, seed: u64) -> Result<Self, DriverError> {
+        let mut gpu = Gpu::probe(platform, &mut frames)?;
+        let mut id = 0x20;
+        let mut engines = Engine::ALL.map(|engine| EngineState {
+            contexts: Vec::new(),
+            books: Accounting::new(engine.sysfs_name()),
+            queue: VecDeque::new(),
+            running: VecDeque::new(),
+            csb_read: csb::ENTRIES - 1,
+        });
+        for engine in Engine::ALL {
+            for _ in 0..CONTEXTS {
+                let context = Context::new(&mut gpu, &mut frames, engine, id)?;
+                engines[engine.index()].contexts.push(context);
+                id += 0x20;
+            }
+        }
+        Ok(Self {
+            gpu,
+            engines,
+            random: Random::new(seed),
+        })
+    }
+
+    /// Submits random work on `engine` if one of its contexts has a free
+    /// buffer; whether it did.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn submit(&mut self, engine: Engine) -> Result<bool, DriverError> {
+        let state = &mut self.engines[engine.index()];
+        let free = (0..CONTEXTS)
+            .flat_map(|c| (0..SLOTS).map(move |s| (c, s)))
+            .find(|&(c, s)| !state.running.iter().any(|r| r.context == c && r.slot == s));
+        let Some((context, slot)) = free else {
+            return Ok(false);
+        };
+        let kind = Kind::pick(engine, &mut self.random);
+        let buffers = state.contexts[context].slots[slot];
+        let work = Workload::generate(engine, kind, &buffers, &mut self.random);
+        let memory = self.gpu.platform().memory();
+        memory.write(buffers.data, &work.before)?;
+        let commands: Vec<u8> = work.batch.iter().flat_map(|d| d.to_le_bytes()).collect();
+        memory.write(buffers.batch, &commands)?;
+        let submitted = Instant::now();
+        let seqno = state.contexts[context].add_request(memory, buffers.batch_va)?;
+        state.running.push_back(Request {
+            context,
+            slot,
+            seqno,
+            kind,
+            after: work.after,
+            submitted,
+        });
+        state.queue.push_back(context);
+        self.load(engine)?;
+        Ok(true)
+    }
+
+    /// Loads what is queued, if the engine takes a list now.
+    fn load(&mut self, engine: Engine) -> Result<(), DriverError> {
+        let state = &mut self.engines[engine.index()];
+        let next: Vec<u32> = state.queue.iter().map(|&c| state.contexts[c].id).collect();
+        let Some(list) = state.books.list_for(&next) else {
+            return Ok(());
+        };
+        let memory = self.gpu.platform().memory();
+        let mut descriptors = [0; 2];
+        for (descriptor, id) in descriptors.iter_mut().zip(list) {
+            if let Some(context) = state.contexts.iter().find(|c| Some(c.id) == id) {
+                *descriptor = context.publish(memory)?.0;
+            }
+        }
+        // A later request of a context in the list goes with it: the tail is
+        // the context's newest.
+        state
+            .queue
+            .retain(|&c| !list.contains(&Some(state.contexts[c].id)));
+        state.books.loaded(list);
+        let port = u64::from(engine.mmio_base() + ring::ELSP);
+        let [first, second] = descriptors;
+        for descriptor in [second, first] {
+            let b = descriptor.to_le_bytes();
+            self.gpu
+                .write(port, u32::from_le_bytes([b[4], b[5], b[6], b[7]]));
+            self.gpu
+                .write(port, u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        }
+        Ok(())
+    }
+
+    /// Waits for an interrupt and handles it; the requests it finished.
+    ///
+    /// # Errors
+    /// [`DriverError::Hang`] when nothing comes, or what else went wrong.
+    pub fn wait(&mut self) -> Result<Vec<Finished>, DriverError> {
+        let mut finished = Vec::new();
+        if !self.gpu.platform().wait_interrupt(HANG) {
+            for engine in Engine::ALL {
+                if let Some(r) = self.engines[engine.index()].running.front() {
+                    return Err(DriverError::Hang {
+                        engine: engine.sysfs_name(),
+                        seqno: r.seqno,
+                        seconds: HANG.as_secs(),
+                    });
+                }
+            }
+            return Ok(finished);
+        }
+        let bits = self.gpu.take_interrupts();
+        for engine in Engine::ALL {
+            if bits[engine.index()] & irq::CONTEXT_SWITCH != 0 {
+                self.process_csb(engine)?;
+                self.load(engine)?;
+            }
+            self.retire(engine, &mut finished)?;
+        }
+        Ok(finished)
+    }
+
+    fn process_csb(&mut self, engine: Engine) -> Result<(), DriverError> {
+        let page = self.gpu.status_page(engine);
+        let memory = self.gpu.platform().memory();
+        let state = &mut self.engines[engine.index()];
+        let write = memory.read_u32(page + u64::from(csb::HWSP_WRITE_POINTER))?;
+        if write >= csb::ENTRIES {
+            let engine = engine.sysfs_name();
+            return Err(ExeclistError::WritePointer {
+                engine,
+                found: write,
+            }
+            .into());
+        }
+        while state.csb_read != write {
+            state.csb_read = (state.csb_read + 1) % csb::ENTRIES;
+            let at = page + u64::from(csb::HWSP_BUFFER + state.csb_read * 8);
+            let low = memory.read_u32(at)?;
+            let high = memory.read_u32(at + 4)?;
+            memory.write_u64(at, u64::MAX)?;
+            state.books.event(low, high)?;
+        }
+        // The posting read of Linux `execlists_submission.c:process_csb`'s reset path.
+        self.gpu.read((engine.mmio_base() + ring::CSB_PTR).into());
+        Ok(())
+    }
+
+    fn retire(&mut self, engine: Engine, finished: &mut Vec<Finished>) -> Result<(), DriverError> {
+        let memory = self.gpu.platform().memory();
+        let state = &mut self.engines[engine.index()];
+        let mut still = VecDeque::new();
+        while let Some(request) = state.running.pop_front() {
+            let context = &state.contexts[request.context];
+            if context.completed(memory)? < request.seqno {
+                still.push_back(request);
+                continue;
+            }
+            let slot = context.slots[request.slot];
+            let latency = request.submitted.elapsed();
+            let mut data = vec![0; request.after.len()];
+            memory.read(slot.data, &mut data)?;
+            let wrong = data.iter().zip(&request.after).position(|(a, b)| a != b);
+            let result = wrong.map_or(Ok(()), |offset| {
+                Err(Mismatch {
+                    engine: engine.sysfs_name(),
+                    kind: request.kind,
+                    offset,
+                    found: data[offset],
+                    expected: request.after[offset],
+                })
+            });
+            finished.push(Finished {
+                engine,
+                latency,
+                result,
+            });
+        }
+        state.running = still;
+        Ok(())
+    }
+
+    /// Whether nothing is under way on any engine.
+    #[must_use]
+    pub fn idle(&self) -> bool {
+        self.engines
+            .iter()
+            .all(|e| e.running.is_empty() && e.books.idle())
+    }
+
+    /// Accesses to the device's registers and tables so far.
+    #[must_use]
+    pub const fn exits(&self) -> u64 {
+        self.gpu.exits()
+    }
+}

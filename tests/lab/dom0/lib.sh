@@ -1,0 +1,184 @@
+# For scenario scripts in dom0: reporting, guests, the end.
+
+stage() {
+    echo "$*" >/run/stage
+    echo "LAB stage $*"
+}
+
+# fact KEY TEXT
+fact() {
+    echo "LAB $*" >>/results/dom0.facts
+    echo "LAB $*"
+}
+
+# block NAME FILE: reports a file line by line.
+block() {
+    echo "LAB= $1" >>/results/dom0.facts
+    sed "s|^|LAB+ $1 |" "$2" >>/results/dom0.facts
+}
+
+uptime_now() { cut -d' ' -f1 /proc/uptime; }
+
+# since START: seconds from an uptime until now
+since() { awk -v a="$1" -v b="$(uptime_now)" 'BEGIN { printf "%.2f", b - a }'; }
+
+# finish ok|REASON: brings the logs back and ends the run.
+finish() {
+    # At a prompt there is nothing to end.
+    [ "$LAB_SCENARIO" = shell ] && echo "lab: $*" && return 1
+    [ "$1" = ok ] || fact failed "$*"
+    # Whatever went wrong may have left any of these hanging.
+    timeout 20 xl list >/results/xl-list.txt 2>&1
+    timeout 20 xl dmesg >/results/xen-dmesg.txt 2>&1
+    timeout 20 xenstore-ls -f >/results/xenstore.txt 2>&1
+    if [ "$1" != ok ] && [ "$LAB_DEVICE" = 1 ]; then
+        timeout 20 vgpuctl list >/results/vgpuctl-list.txt 2>&1
+        for id in $(xenstore-list /local/domain); do
+            [ "$id" = 0 ] || timeout 20 vgpuctl inspect "$id" --json >"/results/inspect-$id-end.json" 2>&1
+        done
+    fi
+    dmesg >/results/dom0-dmesg.txt
+    ps axww -o pid,ppid,rss,stat,args >/results/ps.txt
+    for log in /var/log/xen/console/guest-*.log; do
+        [ -f "$log" ] && cp "$log" /results/
+    done
+    cp /var/log/xen/*.log /results/ 2>/dev/null
+    tar -cf "$LAB_RESULTS_DISK" -C /results .
+    sync
+    echo "LAB finished $*"
+    # QEMU is ended from outside when it has read that line.
+    while :; do sleep 1000; done
+}
+
+# give_up_after SECONDS: in the background, ends the run while there is still
+# time to bring the logs back.
+give_up_after() {
+    sleep "$1"
+    finish "timed out in dom0 after $1 s in stage: $(cat /run/stage)"
+}
+
+# install_programs: ours ahead of Debian's on PATH, xl-vgpu as xl.
+install_programs() {
+    [ "$LAB_DEVICE" = 1 ] || return 0
+    mkdir -p /opt/vgpu
+    mv /lab/bin /opt/vgpu/bin
+    ln -s xl-vgpu /opt/vgpu/bin/xl
+    export PATH="/opt/vgpu/bin:$PATH"
+}
+
+# start_vgpud: our daemon, until it takes connections; sets $vgpud_pid.
+start_vgpud() {
+    RUST_LOG=${RUST_LOG:-info} vgpud >/results/vgpud.log 2>&1 &
+    vgpud_pid=$!
+    tries=0
+    until [ -S /run/vgpud.sock ]; do
+        tries=$((tries + 1))
+        kill -0 "$vgpud_pid" 2>/dev/null ||
+            { finish "vgpud ended: $(tail -n 1 /results/vgpud.log)"; return 1; }
+        [ $tries -gt 100 ] && { finish "vgpud made no /run/vgpud.sock within 20 s"; return 1; }
+        sleep 0.2
+    done
+}
+
+guest_log() { echo "/var/log/xen/console/guest-$1.log"; }
+
+# guest_config NAME DEVICE_MODEL_ARGS [LINE...]: writes /lab/NAME.cfg; the
+# arguments in xl's list syntax, without brackets.
+guest_config() {
+    name=$1
+    args=$2
+    shift 2
+    if [ -f /lab/boot/device-model-args ]; then
+        args="$(cat /lab/boot/device-model-args)${args:+, $args}"
+    fi
+    {
+        cat /lab/boot/config
+        cat <<CONFIG
+name = "$name"
+type = "hvm"
+vcpus = 1
+cpus = "1"
+# Not xvda to xvdd: libxl would have QEMU emulate them as IDE, never read-only.
+disk = ["phy:$LAB_GUEST_DISK,xvde,r", "phy:$LAB_GUESTLOAD_DISK,xvdf,r"]
+vif = []
+vga = "none"
+serial = "null"
+tsc_mode = "native"
+on_poweroff = "destroy"
+on_reboot = "destroy"
+on_crash = "destroy"
+CONFIG
+        [ -n "$args" ] && echo "device_model_args_hvm = [$args]"
+        for line in "$@"; do echo "$line"; done
+    } >"/lab/$name.cfg"
+}
+
+# guest_create NAME: xl create, and its console on ours from then on.
+guest_create() {
+    start=$(uptime_now)
+    echo "$start" >"/run/start-$1"
+    xl create "/lab/$1.cfg" >"/results/xl-create-$1.txt" 2>&1 || {
+        # The first complaint is the cause, the rest is its clean-up.
+        reason=$(grep -m 1 -i error "/results/xl-create-$1.txt" || tail -n 1 "/results/xl-create-$1.txt")
+        finish "xl create $1: $reason"
+        return 1
+    }
+    fact "xl-create-seconds/$1" "$(since "$start")"
+    xl domid "$1" >"/run/domid-$1"
+    fact "domid/$1" "$(cat "/run/domid-$1")"
+    tail -n +1 -F "$(guest_log "$1")" 2>/dev/null | sed -u "s/^/[$1] /" &
+}
+
+# By xenstore, since xl takes a while to start.
+guest_alive() { xenstore-exists "/local/domain/$(cat "/run/domid-$1")"; }
+
+# guest_wait NAME PATTERN SECONDS WHAT: until its console shows PATTERN.
+guest_wait() {
+    deadline=$(($(cut -d. -f1 /proc/uptime) + $3))
+    until grep -q "$2" "$(guest_log "$1")" 2>/dev/null; do
+        guest_alive "$1" || { finish "guest $1 ended before $4"; return 1; }
+        [ "$(cut -d. -f1 /proc/uptime)" -lt "$deadline" ] ||
+            { finish "guest $1: no $4 within $3 s"; return 1; }
+        sleep 0.3
+    done
+}
+
+# guest_ready NAME SECONDS: until its init takes commands.
+guest_ready() {
+    guest_wait "$1" '^LAB ready' "$2" "boot"
+    fact "guest-boot-seconds/$1" "$(since "$(cat "/run/start-$1")")"
+}
+
+sequence=0
+# guest_start NAME COMMAND...: tells a guest to run a script; sets $sequence.
+guest_start() {
+    name=$1
+    shift
+    sequence=$((sequence + 1))
+    tty=$(xenstore-read "/local/domain/$(cat "/run/domid-$name")/console/tty")
+    echo "$sequence $*" >"$tty"
+}
+
+# guest_do NAME SECONDS COMMAND...: the same, until it has ended.
+guest_do() {
+    name=$1
+    limit=$2
+    shift 2
+    guest_start "$name" "$@"
+    guest_wait "$name" "^LAB end $sequence " "$limit" "end of: $*"
+}
+
+# guest_gone NAME SECONDS: until Xen knows the domain no more, not even as a
+# zombie that some mapping of its memory keeps.
+guest_gone() {
+    tries=$(($2 * 2))
+    while [ "$tries" -gt 0 ]; do
+        if ! guest_alive "$1" && ! xl list | grep -q '(null)'; then
+            fact "guest-gone/$1" yes
+            return 0
+        fi
+        tries=$((tries - 1))
+        sleep 0.5
+    done
+    fact "guest-gone/$1" no
+}

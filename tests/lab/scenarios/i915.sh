@@ -1,0 +1,90 @@
+# An unmodified i915 guest, started by plain `xl create` with a vgpu= line,
+# runs GPU work through vgpu-dm, the rings and vgpud; then a second one beside
+# it.
+
+boot_limit=300
+[ "$LAB_SHORT" = 1 ] && mmio_rounds=10 || mmio_rounds=50
+
+config() { # NAME
+    [ "$LAB_DEVICE" = 1 ] && vgpu='vgpu = ["type=bdw,slot=10"]'
+    # A device of QEMU's own, to compare register reads with.
+    guest_config "$1" '"-device", "edu,addr=0x11"' "$vgpu"
+}
+
+# memory TAG: peak and present resident size of our processes, KiB; every
+# sample is kept
+memory() {
+    for name in vgpu-dm vgpud; do
+        for pid in $(pidof "$name"); do
+            awk -v n="$name" -v t="$1" '/^VmHWM/ { peak = $2 } /^VmRSS/ { now = $2 }
+                END { print n, t, peak, now }' "/proc/$pid/status"
+        done
+    done >>/run/memory
+    block memory /run/memory
+}
+
+# inspect NAME TAG: the device as vgpuctl sees it
+inspect() {
+    [ "$LAB_DEVICE" = 1 ] || return 0
+    timeout 30 vgpuctl inspect "$(xl domid "$1")" --json >"/results/inspect-$1-$2.json" 2>"/results/inspect-$1-$2.err"
+    fact "inspect-status/$1-$2" $?
+    block "inspect/$1-$2" "/results/inspect-$1-$2.json"
+}
+
+config g1
+config g2
+
+[ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
+
+stage "xl create g1"
+guest_create g1
+stage "guest g1 boots"
+guest_ready g1 $boot_limit
+stage "g1: i915 probes"
+guest_do g1 300 i915 probe
+inspect g1 probe
+memory probe
+
+stage "g1: register reads, ours and QEMU's"
+guest_do g1 300 i915 mmio $mmio_rounds
+
+while read -r program subtest seconds; do
+    stage "g1: igt $program@$subtest"
+    guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtest" "$seconds"
+done </lab/igt.list
+guest_do g1 120 i915 report
+inspect g1 igt
+memory igt
+
+stage "xl create g2, beside g1"
+guest_create g2
+stage "guest g2 boots"
+guest_ready g2 $boot_limit
+stage "g2: i915 probes"
+guest_do g2 300 i915 probe
+stage "g1 and g2 at once: igt gem_exec_store@basic"
+guest_start g1 i915 igt both gem_exec_store basic 120
+first=$sequence
+guest_start g2 i915 igt both gem_exec_store basic 120
+second=$sequence
+guest_wait g1 "^LAB end $first " 180 "end of gem_exec_store with g2 beside"
+guest_wait g2 "^LAB end $second " 180 "end of gem_exec_store with g1 beside"
+guest_do g1 120 i915 report
+guest_do g2 120 i915 report
+memory both
+
+stage "both guests go"
+guest_start g1 poweroff
+guest_start g2 poweroff
+guest_gone g1 60
+guest_gone g2 60
+
+if [ "$LAB_DEVICE" = 1 ]; then
+    tries=0
+    while pidof vgpu-dm >/dev/null && [ $tries -lt 20 ]; do
+        tries=$((tries + 1))
+        sleep 0.5
+    done
+    fact vgpu-dm-left "$(pidof vgpu-dm | wc -w)"
+    kill -0 "$vgpud_pid" 2>/dev/null && fact vgpud-alive yes || fact vgpud-alive no
+fi

@@ -1,0 +1,83 @@
+//! The GPU and its owner.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use fake_xen::FakeXen;
+use softgpu::{SoftGpu, WriteLog};
+use vgpu_sched::dma::DmaSpace;
+use vgpu_sched::interrupt::Line;
+use vgpu_sched::scheduler::{Config, Scheduler};
+
+/// What can be chosen about a host.
+#[derive(Clone, Debug, Default)]
+pub struct SimHostConfig {
+    /// Where softgpu notes the pages it wrote.
+    pub write_log: Option<Arc<WriteLog>>,
+    /// How long a workload may hold an engine; the scheduler's default if
+    /// `None`.
+    pub run_limit: Option<Duration>,
+}
+
+/// A host with one GPU.
+pub struct SimHost {
+    // Before the GPU: it drives it while it shuts down.
+    scheduler: Scheduler,
+    gpu: Arc<SoftGpu>,
+    xen: FakeXen,
+}
+
+impl SimHost {
+    /// Powers the host up.
+    ///
+    /// # Errors
+    /// When the scheduler cannot take the GPU over.
+    pub fn start(config: SimHostConfig) -> anyhow::Result<Self> {
+        let dma = Arc::new(DmaSpace::new());
+        let line = Arc::new(Line::default());
+        let gpu = SoftGpu::new(
+            softgpu::Config {
+                write_log: config.write_log,
+                ..softgpu::Config::default()
+            },
+            dma.clone(),
+            line.clone(),
+        );
+        let mut chosen = Config::default();
+        if let Some(limit) = config.run_limit {
+            chosen.run_limit = limit;
+        }
+        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma, line)
+            .context("the scheduler does not start")?;
+        Ok(Self {
+            scheduler,
+            gpu,
+            xen: FakeXen::new(),
+        })
+    }
+
+    /// The GPU's owner.
+    #[must_use]
+    pub const fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// The hypervisor.
+    #[must_use]
+    pub const fn hypervisor(&self) -> &FakeXen {
+        &self.xen
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub fn gpu(&self) -> &SoftGpu {
+        &self.gpu
+    }
+}
+
+impl Drop for SimHost {
+    fn drop(&mut self) {
+        log::debug!("host goes down: {:?}", self.gpu.counters());
+    }
+}

@@ -1,0 +1,12 @@
+//! A simulated host: guests on fake-xen, a device model each, vgpud's
+//! scheduler on softgpu. All in one process, all with the real code: rings in
+//! shared memory, ioreqs in Xen's page layout, a GPU behind registers.
+
+#![forbid(unsafe_code)]
+
+mod guest;
+mod host;
+mod link;
+
+pub use guest::{SimGuest, SimGuestConfig};
+pub use host::{SimHost, SimHostConfig};

@@ -1,0 +1,47 @@
+//! Guests' work comes out right, alone and side by side.
+
+use gen8::Engine;
+use guest_driver::{Driver, Frames};
+use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
+
+/// Runs `requests` requests on every engine and checks each.
+fn run(guest: &SimGuest, seed: u64, requests: usize) {
+    let frames = Frames::new(256, 4096);
+    let mut driver = Driver::start(guest, frames, seed).unwrap();
+    let mut wanted = [requests; Engine::COUNT];
+    let mut finished = 0;
+    while finished < requests * Engine::COUNT {
+        for engine in Engine::ALL {
+            while wanted[engine.index()] > 0 && driver.submit(engine).unwrap() {
+                wanted[engine.index()] -= 1;
+            }
+        }
+        for done in driver.wait().unwrap() {
+            done.result.unwrap();
+            finished += 1;
+        }
+    }
+}
+
+#[test]
+fn one_guest_uses_all_engines() {
+    let host = SimHost::start(SimHostConfig::default()).unwrap();
+    let guest = SimGuest::start(&host, &SimGuestConfig::default()).unwrap();
+    run(&guest, 1, 50);
+    assert_eq!(guest.failure(), None);
+}
+
+#[test]
+fn guests_side_by_side_do_not_mix() {
+    let host = SimHost::start(SimHostConfig::default()).unwrap();
+    std::thread::scope(|scope| {
+        for id in 1..=4 {
+            let host = &host;
+            scope.spawn(move || {
+                let guest = SimGuest::start(host, &SimGuestConfig::default()).unwrap();
+                run(&guest, id, 30);
+                assert_eq!(guest.failure(), None);
+            });
+        }
+    });
+}

@@ -1,0 +1,270 @@
+//! One run of a scenario: boot, watch, bring back, judge.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use log::info;
+use serde_json::{Value, json};
+
+use crate::cache::Cache;
+use crate::facts::Facts;
+use crate::image::Images;
+use crate::machine::{self, Console};
+use crate::payload::{self, Payload, Settings};
+use crate::scenario::{self, Scenario};
+
+/// How long before the end dom0 stops by itself, to bring logs back.
+const DOM0_GIVES_UP_BEFORE: Duration = Duration::from_secs(60);
+
+/// Options of `lab run`.
+#[derive(Args)]
+pub struct Options {
+    /// Fewer tests and rounds, all the same checks (for CI).
+    #[arg(long)]
+    short: bool,
+    /// Do not build our programs first; take target/release as it is.
+    #[arg(long)]
+    no_build: bool,
+    /// Run the scenario without our device, to work on the scenario itself.
+    #[arg(long)]
+    no_device: bool,
+    /// Leave it to QEMU's boot ROM to load the guests' kernel, a minute slower.
+    #[arg(long)]
+    plain_boot: bool,
+    /// Seconds for the whole run, instead of the scenario's own limit.
+    #[arg(long)]
+    timeout: Option<u64>,
+}
+
+/// How the machine's part of a run ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The scenario's script came to its end.
+    Done,
+    /// The script gave this reason.
+    Failed(String),
+    /// QEMU ended before the script did.
+    Stopped,
+    /// Out of time; `stage` is where.
+    TimedOut { stage: String },
+}
+
+/// Runs scenario `name`; true if it passed.
+pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
+    let scenario = scenario::find(name)?;
+    let cache = Cache::open()?;
+    let images = Images::ensure(&cache)?;
+    let out = payload::workspace().join("target/lab").join(name);
+    fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    machine::check_path(images.dir())?;
+    machine::check_path(&out)?;
+    let device = scenario.device && !options.no_device;
+    if scenario.device && !options.no_build {
+        info!("building our programs");
+        payload::build_programs(device)?;
+    }
+    let timeout = options
+        .timeout
+        .map_or(scenario.timeout, Duration::from_secs);
+    let settings = Settings {
+        scenario: name,
+        device,
+        guest_programs: scenario.device,
+        short: options.short,
+        plain_boot: options.plain_boot,
+        timeout: timeout
+            .saturating_sub(DOM0_GIVES_UP_BEFORE)
+            .as_secs()
+            .max(1),
+    };
+    let payload = Payload::make(&out.join("payload"), &images, &settings)?;
+
+    let started = Instant::now();
+    let mut machine = machine::start(&images, &payload, &Console::Piped)?;
+    let end = watch(&mut machine, &out.join("console.log"), started, timeout);
+    // Everything on the results disk was written before the last line came.
+    machine.kill().ok();
+    machine.wait().context("cannot wait for QEMU")?;
+    let end = end?;
+
+    let logs = out.join("logs");
+    if logs.exists() {
+        fs::remove_dir_all(&logs)?;
+    }
+    fs::create_dir_all(&logs)?;
+    let facts = if payload.unpack_results(&logs)? {
+        Facts::from_logs(&logs)?
+    } else {
+        let console = fs::read(out.join("console.log"))?;
+        Facts::from_console(&String::from_utf8_lossy(&console))
+    };
+    conclude(scenario, options, &end, &facts, started.elapsed(), &out)
+}
+
+fn conclude(
+    scenario: &Scenario,
+    options: &Options,
+    end: &End,
+    facts: &Facts,
+    took: Duration,
+    out: &Path,
+) -> anyhow::Result<bool> {
+    let verdict = (scenario.judge)(facts, options.short);
+    let mut failures: Vec<String> = reason(end, took).into_iter().collect();
+    failures.extend(verdict.failures);
+    let passed = failures.is_empty();
+    let mut result = verdict.result;
+    if let Value::Object(keys) = &mut result {
+        keys.insert("passed".into(), json!(passed));
+        keys.insert("failures".into(), json!(failures));
+        keys.insert("total_seconds".into(), json!(took.as_secs()));
+    }
+    let path = write_json(out, "result.json", &result)?;
+    if let Some(details) = verdict.details {
+        write_json(out, "details.json", &details)?;
+    }
+    match failures.first() {
+        None => info!(
+            "{}: passed in {} s; {}",
+            scenario.name,
+            took.as_secs(),
+            path.display()
+        ),
+        Some(first) => {
+            let more = match failures.len() - 1 {
+                0 => String::new(),
+                n => format!(" (and {n} more in {})", path.display()),
+            };
+            eprintln!("lab: {}: FAILED: {first}{more}", scenario.name);
+        }
+    }
+    Ok(passed)
+}
+
+fn reason(end: &End, took: Duration) -> Option<String> {
+    match end {
+        End::Done => None,
+        End::Failed(reason) => Some(reason.clone()),
+        End::Stopped => Some("the machine stopped before the scenario ended".into()),
+        End::TimedOut { stage } => Some(format!(
+            "timed out after {} s in stage: {stage}",
+            took.as_secs()
+        )),
+    }
+}
+
+fn write_json(out: &Path, name: &str, value: &Value) -> anyhow::Result<PathBuf> {
+    let path = out.join(name);
+    fs::write(&path, serde_json::to_string_pretty(value)? + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// Follows the console until the scenario ends, one way or another.
+fn watch(
+    machine: &mut Child,
+    log: &Path,
+    started: Instant,
+    timeout: Duration,
+) -> anyhow::Result<End> {
+    let console = machine.stdout.take().context("QEMU has no console")?;
+    let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(console).split(b'\n') {
+            let Ok(line) = line else { break };
+            if sender
+                .send(String::from_utf8_lossy(&line).into_owned())
+                .is_err()
+            {
+                break;
+            }
+        }
+    });
+    let mut stage = "Xen starts".to_owned();
+    progress(started, &stage);
+    loop {
+        let left = timeout.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left) {
+            Ok(line) => {
+                let line = line.trim_end_matches('\r');
+                writeln!(log, "{:8.2} {line}", started.elapsed().as_secs_f64())?;
+                match event(line) {
+                    Some(Event::Stage(name)) => {
+                        progress(started, name);
+                        name.clone_into(&mut stage);
+                    }
+                    Some(Event::Done) => return Ok(End::Done),
+                    Some(Event::Failed(reason)) => return Ok(End::Failed(reason.to_owned())),
+                    None => {}
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => return Ok(End::TimedOut { stage }),
+            Err(RecvTimeoutError::Disconnected) => return Ok(End::Stopped),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Event<'a> {
+    Stage(&'a str),
+    Done,
+    Failed(&'a str),
+}
+
+fn event(line: &str) -> Option<Event<'_>> {
+    let rest = line.strip_prefix("LAB ")?;
+    match rest.split_once(' ').unwrap_or((rest, "")) {
+        ("stage", name) => Some(Event::Stage(name)),
+        ("finished", "ok") => Some(Event::Done),
+        ("finished", reason) => Some(Event::Failed(reason)),
+        _ => None,
+    }
+}
+
+fn progress(started: Instant, stage: &str) {
+    info!("[{:4} s] {stage}", started.elapsed().as_secs());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_scenarios_own_lines_steer_a_run() {
+        assert_eq!(
+            event("LAB stage guest boots"),
+            Some(Event::Stage("guest boots"))
+        );
+        assert_eq!(event("LAB finished ok"), Some(Event::Done));
+        assert_eq!(
+            event("LAB finished xl create: 1"),
+            Some(Event::Failed("xl create: 1"))
+        );
+        assert_eq!(event("[g1] LAB finished ok"), None);
+        assert_eq!(event("LAB kernel 6.1"), None);
+    }
+
+    #[test]
+    fn an_end_before_time_names_its_reason() {
+        let took = Duration::from_secs(9);
+        assert_eq!(reason(&End::Done, took), None);
+        assert_eq!(
+            reason(
+                &End::TimedOut {
+                    stage: "guest boots".into()
+                },
+                took
+            )
+            .as_deref(),
+            Some("timed out after 9 s in stage: guest boots")
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! The scenarios: what each needs and who judges it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use crate::check::{self, Verdict};
+use crate::facts::Facts;
+
+/// One scenario; its dom0 script is `tests/lab/scenarios/NAME.sh`.
+pub struct Scenario {
+    /// What `lab run` calls it.
+    pub name: &'static str,
+    /// One line for people.
+    pub summary: &'static str,
+    /// Whether our programs are installed in dom0.
+    pub device: bool,
+    /// From start of QEMU to the end, full form.
+    pub timeout: Duration,
+    /// From what was reported to result and verdict.
+    pub judge: fn(&Facts, short: bool) -> Verdict,
+}
+
+/// All of them.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "boot",
+        summary: "Xen, dom0 and an HVM guest with Debian's kernel come up",
+        device: false,
+        timeout: Duration::from_secs(10 * 60),
+        judge: check::boot::judge,
+    },
+    Scenario {
+        name: "i915",
+        summary: "an unmodified i915 guest runs its GPU work through our device model",
+        device: true,
+        timeout: Duration::from_secs(30 * 60),
+        judge: check::i915::judge,
+    },
+];
+
+/// The scenario called `name`.
+pub fn find(name: &str) -> anyhow::Result<&'static Scenario> {
+    let names: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
+    if name.is_empty() {
+        bail!("no scenario named; there are: {}", names.join(", "));
+    }
+    SCENARIOS
+        .iter()
+        .find(|s| s.name == name)
+        .with_context(|| format!("no scenario {name}; there are: {}", names.join(", ")))
+}

@@ -1,0 +1,42 @@
+//! A dom0 prompt on this terminal.
+
+use std::fs;
+
+use anyhow::Context as _;
+use log::info;
+
+use crate::cache::Cache;
+use crate::image::Images;
+use crate::machine::{self, Console};
+use crate::payload::{self, Payload, Settings};
+
+/// Boots dom0 and hands over the terminal until QEMU ends.
+pub fn shell(no_build: bool) -> anyhow::Result<()> {
+    let cache = Cache::open()?;
+    let images = Images::ensure(&cache)?;
+    if !no_build {
+        info!("building our programs");
+        payload::build_programs(true)?;
+    }
+    let out = payload::workspace().join("target/lab/shell");
+    fs::create_dir_all(&out)?;
+    machine::check_path(images.dir())?;
+    machine::check_path(&out)?;
+    // A prompt is of use without our programs, too.
+    let device = payload::programs_built();
+    let settings = Settings {
+        scenario: "shell",
+        device,
+        guest_programs: true,
+        short: false,
+        plain_boot: false,
+        timeout: 0,
+    };
+    let payload = Payload::make(&out.join("payload"), &images, &settings)?;
+    info!("booting dom0 (about half a minute); ctrl-a x leaves, ctrl-a h helps");
+    let status = machine::start(&images, &payload, &Console::Terminal)?
+        .wait()
+        .context("cannot wait for QEMU")?;
+    anyhow::ensure!(status.success(), "QEMU ended with {status}");
+    Ok(())
+}
