@@ -17,6 +17,7 @@ pub mod inspect;
 pub mod interrupt;
 pub mod policy;
 pub mod ppgtt;
+pub mod qmp;
 pub mod registers;
 pub mod scheduler;
 mod sync;

@@ -120,8 +120,7 @@ impl Core {
     /// Brings what leaves the device in line with its state: the interrupt
     /// line and the alarm. Called at the end of every entry.
     pub(crate) fn settle(&mut self, seams: &Seams) {
-        self.pci
-            .set_pending(self.irqs.pending(), &*seams.interrupts);
+        self.settle_interrupt(seams);
         if !std::mem::take(&mut self.deadline_moved) && self.backlog.is_empty() {
             return;
         }
@@ -130,6 +129,11 @@ impl Core {
             seams.clock.alarm(deadline);
         }
         self.alarm = deadline;
+    }
+
+    pub(crate) fn settle_interrupt(&mut self, seams: &Seams) {
+        self.pci
+            .set_pending(self.irqs.pending(), &*seams.interrupts);
     }
 
     /// When the device wants to be ticked.

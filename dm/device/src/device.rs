@@ -277,15 +277,16 @@ impl Device {
     }
 
     /// Does what is due: sends requests that did not fit before, and raises
-    /// vertical blanks.
+    /// vertical blanks. The caller asks for the next deadline itself; the
+    /// alarm is for deadlines that others cause.
     pub fn tick(&self) {
         let mut core = self.lock();
         core.backlog.flush(&*self.seams.port);
         let now = self.seams.clock.now_ns();
         core.pass_blanks(now);
-        core.alarm = u64::MAX;
-        core.deadline_moved = true;
-        core.settle(&self.seams);
+        core.alarm = core.deadline(&self.seams).unwrap_or(u64::MAX);
+        core.deadline_moved = false;
+        core.settle_interrupt(&self.seams);
     }
 
     /// When [`Device::tick`] is wanted next, in nanoseconds of the clock.

@@ -12,6 +12,8 @@ pub enum ClientRequest {
     Ping,
     /// Every vGPU. The reply is a list of [`Entry`].
     List,
+    /// The GPU and its scheduler, a tree for people and tools.
+    InspectHost,
     /// One vGPU in full, a tree for people and tools.
     Inspect {
         /// The guest.

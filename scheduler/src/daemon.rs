@@ -1,0 +1,27 @@
+//! The daemon around the scheduler: guests come, are served and go.
+//!
+//! Threads: one that accepts clients and one for each client; for each guest
+//! a worker that takes requests off the submit ring, a supervisor that
+//! watches its QEMU and its device model, and the QMP proxy. A guest ends
+//! with its QEMU. When its device model ends before that, or breaks the
+//! rings, the guest loses its vGPU and nobody else anything: what its vCPUs
+//! wait for is answered with all ones and the ioreq server goes, so reads of
+//! the device give all ones from then on.
+
+mod client;
+mod dm;
+mod events;
+mod guest;
+mod platform;
+mod reclaim;
+mod registry;
+mod server;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+mod worker;
+mod xen;
+
+pub use dm::DmCommand;
+pub use server::{Daemon, Limits};
+pub use xen::XenPlatform;

@@ -1,0 +1,99 @@
+//! A client's requests.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use serde_json::{Value, json};
+use vgpu_config::VgpuSpec;
+use vgpu_control::{ClientRequest, Connection, ControlError, Peer, Register, Reply};
+
+use super::guest::Guest;
+use super::server::Shared;
+use super::supervisor;
+
+/// Xen reserves the domain ids from here up (Xen `public/xen.h:DOMID_FIRST_RESERVED`).
+const FIRST_RESERVED: u16 = 0x7ff0;
+
+/// Answers a client until it leaves.
+pub fn serve(connection: &Connection, shared: &Shared) {
+    if let Err(e) = converse(connection, shared) {
+        log::warn!("a client was sent away: {e:#}");
+    }
+}
+
+fn converse(connection: &Connection, shared: &Shared) -> anyhow::Result<()> {
+    let peer = connection.peer()?;
+    if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+        bail!("process {} has uid {}, allowed: 0", peer.pid, peer.uid);
+    }
+    connection.set_limit(Some(shared.limits.idle))?;
+    loop {
+        let (request, _) = match connection.recv::<ClientRequest>() {
+            Ok(request) => request,
+            Err(ControlError::Closed) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        let reply = match answer(request, peer, shared) {
+            Ok(value) => Reply::Ok(value),
+            Err(e) => Reply::Error(one_line(&e)),
+        };
+        match connection.send(&reply, &[]) {
+            Err(ControlError::TooLong) => {
+                let reply = Reply::<()>::Error("the answer is too long for one message".into());
+                connection.send(&reply, &[])?;
+            }
+            other => other?,
+        }
+    }
+}
+
+/// An error and its reasons in one line.
+fn one_line(error: &anyhow::Error) -> String {
+    format!("{error:#}").replace('\n', " ")
+}
+
+fn answer(request: ClientRequest, peer: Peer, shared: &Shared) -> anyhow::Result<Value> {
+    Ok(match request {
+        ClientRequest::Ping => json!({"version": env!("CARGO_PKG_VERSION")}),
+        ClientRequest::List => serde_json::to_value(shared.registry.list())?,
+        ClientRequest::InspectHost => shared.platform.tree(),
+        ClientRequest::Inspect { domid } => match shared.registry.get(domid) {
+            Some(guest) => guest.tree(),
+            None => bail!("domid is {domid}, allowed: a domain with a vGPU"),
+        },
+        ClientRequest::Register(register) => {
+            add(&register, peer, shared).inspect_err(|e| {
+                log::warn!("domain {}: no vGPU: {}", register.domid, one_line(e));
+            })?;
+            json!({})
+        }
+    })
+}
+
+fn add(register: &Register, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
+    let domid = register.domid;
+    if domid == 0 || domid >= FIRST_RESERVED {
+        bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
+    }
+    let spec: VgpuSpec = register.vgpu.parse()?;
+    let Some(place) = shared.registry.reserve(domid) else {
+        bail!("domid is {domid}, allowed: a domain without a vGPU");
+    };
+    log::info!("domain {domid}: vGPU {spec} for process {}", peer.pid);
+    let guest = Arc::new(Guest::start(
+        register,
+        spec,
+        peer.pid,
+        &shared.dm,
+        shared.limits,
+        &*shared.platform,
+    )?);
+    place.fill(Arc::clone(&guest));
+    let registry = Arc::clone(&shared.registry);
+    let platform = Arc::clone(&shared.platform);
+    supervisor::start(guest, Arc::clone(&registry), platform).inspect_err(|_| {
+        registry.remove(domid);
+    })?;
+    log::info!("domain {domid}: vGPU attached");
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! One guest: how it comes, what it consists of, what it shows.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::{Value, json};
+use vgpu_config::VgpuSpec;
+use vgpu_control::{Entry, Register, StartDm, State};
+use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
+use vgpu_sched::qmp::{PassAll, Proxy};
+
+use super::dm::{DmCommand, DmProcess};
+use super::events::{RingFate, RingSink};
+use super::platform::{Platform, Vgpu};
+use super::server::Limits;
+use super::worker::{Work, Worker};
+
+/// What ends a supervisor's wait besides the two processes.
+pub struct Signals {
+    /// The worker found the ring broken.
+    pub broke: EventBell,
+    /// The daemon stops.
+    pub stop: EventBell,
+}
+
+/// A guest with a vGPU, or with one that failed.
+pub struct Guest {
+    /// Its domain.
+    pub domid: u16,
+    /// What was asked for.
+    spec: VgpuSpec,
+    qemu_pid: i32,
+    /// Becomes readable when its QEMU ends.
+    pub qemu: OwnedFd,
+    /// Ends waits.
+    pub signals: Signals,
+    dm: DmProcess,
+    fate: Arc<RingFate>,
+    /// `None` once the vGPU failed.
+    running: Mutex<Option<Running>>,
+    failure: Mutex<Option<String>>,
+    proxy: Mutex<Option<Proxy>>,
+}
+
+/// What a vGPU needs to run. Dropped in this order: requests stop before the
+/// vGPU goes.
+struct Running {
+    worker: Worker,
+    vgpu: Arc<dyn Vgpu>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Guest {
+    /// Makes everything for a guest whose QEMU is going to be process
+    /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy.
+    ///
+    /// # Errors
+    /// What failed; nothing is left behind.
+    pub fn start(
+        register: &Register,
+        spec: VgpuSpec,
+        qemu_pid: i32,
+        command: &DmCommand,
+        limits: Limits,
+        platform: &dyn Platform,
+    ) -> anyhow::Result<Self> {
+        let domid = register.domid;
+        let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
+        let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
+        let area = SharedArea::create(AreaConfig::default())?;
+        let bells = Bells::new()?;
+        let theirs = bells.try_clone()?;
+        let ours = area.daemon_end(bells);
+        let sink = RingSink::new(ours.events, theirs.submit.try_clone()?);
+        let fate = sink.fate();
+        let vgpu = platform.add_vgpu(domid, ours.ggtt, Box::new(sink))?;
+        let signals = Signals {
+            broke: EventBell::new()?,
+            stop: EventBell::new()?,
+        };
+        // Before QEMU exists, so that libxl always finds the socket.
+        let proxy = match &register.qmp {
+            Some(qmp) => Some(Proxy::start(&qmp.public, &qmp.private, Box::new(PassAll))?),
+            None => None,
+        };
+        let dm = DmProcess::start(
+            command,
+            StartDm::new(domid, &spec),
+            [area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()],
+            limits.attach,
+        )?;
+        let worker = Worker::start(
+            domid,
+            Work {
+                requests: ours.requests,
+                fate: Arc::clone(&fate),
+                vgpu: Arc::clone(&vgpu),
+                broke: signals.broke.try_clone()?,
+            },
+        )?;
+        Ok(Self {
+            domid,
+            spec,
+            qemu_pid,
+            qemu,
+            signals,
+            dm,
+            fate,
+            running: Mutex::new(Some(Running { worker, vgpu })),
+            failure: Mutex::new(None),
+            proxy: Mutex::new(proxy),
+        })
+    }
+
+    /// Its device model.
+    pub fn dm(&self) -> &DmProcess {
+        &self.dm
+    }
+
+    /// Why its worker ended by itself, if it did.
+    pub fn ring_failure(&self) -> Option<String> {
+        let running = lock(&self.running);
+        Some(running.as_ref()?.worker.failure()?.to_owned())
+    }
+
+    /// Takes the vGPU away for good: nothing of the guest's memory is mapped
+    /// by this process when it returns.
+    pub fn fail(&self, reason: &str) {
+        log::error!("domain {}: vGPU dropped: {reason}", self.domid);
+        *lock(&self.failure) = Some(reason.to_owned());
+        self.end();
+    }
+
+    /// Stops the worker and removes the vGPU from the scheduler.
+    pub fn end(&self) {
+        // Out of the lock before the worker is waited for.
+        let running = lock(&self.running).take();
+        drop(running);
+    }
+
+    /// Ends the QMP proxy. Before the domain's place is free: the next guest
+    /// there may use the same paths.
+    pub fn hang_up(&self) {
+        let proxy = lock(&self.proxy).take();
+        drop(proxy);
+    }
+
+    fn state(&self) -> State {
+        if lock(&self.running).is_some() {
+            State::Running
+        } else {
+            State::Failed
+        }
+    }
+
+    /// A line of the list.
+    pub fn entry(&self) -> Entry {
+        let requests = lock(&self.running)
+            .as_ref()
+            .map_or(0, |r| r.worker.requests());
+        Entry {
+            domid: self.domid,
+            vgpu: self.spec.to_string(),
+            state: self.state(),
+            qemu_pid: self.qemu_pid,
+            dm_pid: self.dm.pid(),
+            requests,
+        }
+    }
+
+    /// All there is to see.
+    pub fn tree(&self) -> Value {
+        let entry = self.entry();
+        let vgpu = lock(&self.running).as_ref().map(|r| Arc::clone(&r.vgpu));
+        let device = match (&vgpu, self.dm.tree()) {
+            (None, _) => Value::Null,
+            (Some(_), Ok(tree)) => tree,
+            (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
+        };
+        json!({
+            "domid": entry.domid,
+            "vgpu": entry.vgpu,
+            "state": entry.state,
+            "failure": *lock(&self.failure),
+            "processes": {
+                "qemu": entry.qemu_pid,
+                "vgpu-dm": entry.dm_pid,
+                "ioreq_server": self.dm.server(),
+            },
+            "rings": {
+                "requests": entry.requests,
+                "events": self.fate.sent(),
+            },
+            "scheduler": vgpu.map(|v| v.tree()),
+            "device": device,
+        })
+    }
+}

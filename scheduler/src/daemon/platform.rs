@@ -1,0 +1,53 @@
+//! What the daemon stands on: Xen and the scheduler, or a test's stand-ins.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use vgpu_ring::{GgttTable, Request};
+use vgpu_sched::events::EventSink;
+
+/// A vGPU as the scheduler knows it. Dropping the last handle removes it:
+/// its work is stopped and its guest's memory no longer mapped when that
+/// returns.
+pub trait Vgpu: Send + Sync {
+    /// Carries out a request from the submit ring. Requests come in order,
+    /// from one thread.
+    ///
+    /// # Errors
+    /// Why the vGPU is of no more use.
+    fn request(&self, request: Request) -> Result<(), String>;
+
+    /// Whether it can go on.
+    ///
+    /// # Errors
+    /// Why it is of no more use.
+    fn usable(&self) -> Result<(), String>;
+
+    /// Its state, for people and tools.
+    fn tree(&self) -> Value;
+}
+
+/// The host.
+pub trait Platform: Send + Sync {
+    /// Adds a vGPU for the guest `domid`, whose page table is `ggtt`. What it
+    /// reports goes to `events`.
+    ///
+    /// # Errors
+    /// When the guest's memory cannot be reached or the scheduler is full.
+    fn add_vgpu(
+        &self,
+        domid: u16,
+        ggtt: GgttTable,
+        events: Box<dyn EventSink>,
+    ) -> anyhow::Result<Arc<dyn Vgpu>>;
+
+    /// Cleans up behind a device model that died: answers what the vCPUs of
+    /// `domid` wait for in ioreq server `server` and destroys it.
+    ///
+    /// # Errors
+    /// When Xen refuses; the guest's vCPUs may hang then.
+    fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()>;
+
+    /// The GPU and the scheduler, for people and tools.
+    fn tree(&self) -> Value;
+}

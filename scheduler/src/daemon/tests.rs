@@ -1,0 +1,397 @@
+//! The daemon with a fake scheduler and fake device models, which are this
+//! test program run again.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vgpu_control::{
+    ClientRequest, Connection, Entry, FromDm, QmpSockets, Register, Reply, State, ToDm,
+};
+use vgpu_ring::{Bells, Event, EventBell, GgttTable, Request, SharedArea, Wake};
+use vgpu_sched::events::EventSink;
+
+use super::platform::{Platform, Vgpu};
+use super::{Daemon, DmCommand, Limits};
+
+/// Tells a child what to do; without it the child's test does nothing.
+const ROLE: &str = "VGPUD_TEST_ROLE";
+
+/// How to run `name`, a test of this module, as a child.
+fn child_args(name: &str) -> [String; 3] {
+    [
+        format!("daemon::tests::{name}"),
+        "--exact".into(),
+        "--nocapture".into(),
+    ]
+}
+
+/// What a device model does, by role.
+#[test]
+fn fake_dm() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let connection = Connection::from(stdin);
+    let (start, fds) = connection.recv::<ToDm>().unwrap();
+    let ToDm::Start(start) = start else {
+        panic!("{start:?}");
+    };
+    assert_eq!((start.slot, start.mode.as_str()), (5, "1024x768"));
+    let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds).unwrap();
+    let bells = Bells {
+        submit: EventBell::from_fd(submit),
+        complete: EventBell::from_fd(complete),
+    };
+    let area = SharedArea::open(area).unwrap();
+    let mut end = area.device_end(bells.try_clone().unwrap());
+    match role.as_str() {
+        "refuses" => {
+            let reason = FromDm::Failed("the domain has no such thing".into());
+            connection.send(&reason, &[]).unwrap();
+            return;
+        }
+        "silent" => {
+            // Until it is killed.
+            let _ = connection.recv::<ToDm>();
+            return;
+        }
+        _ => connection
+            .send(&FromDm::Attached { server: 3 }, &[])
+            .unwrap(),
+    }
+    end.ggtt.store(7, 0x1234_5001);
+    end.requests.push(Request::Ping { token: 99 }).unwrap();
+    while end.events.pop().unwrap() != Some(Event::Pong { token: 99 }) {
+        assert_ne!(end.events.wait(None), Ok(Wake::TimedOut));
+    }
+    match role.as_str() {
+        "dies" => return,
+        "corrupts" => {
+            // A producer index from nowhere, in the submit ring's first page.
+            let file = std::fs::File::from(area.share().unwrap());
+            std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 8], 4096).unwrap();
+            vgpu_ring::Doorbell::ring(&bells.submit);
+        }
+        _ => {}
+    }
+    loop {
+        match connection.recv::<ToDm>().map(|(m, _)| m) {
+            Ok(ToDm::Inspect) => {
+                let tree = FromDm::Tree(json!({"pci": "8086:1616"}));
+                connection.send(&tree, &[]).unwrap();
+            }
+            _ => return,
+        }
+    }
+}
+
+/// A launcher that becomes "QEMU": registers over its standard input's
+/// socket, prints the reply, then lives until its input closes.
+#[test]
+fn fake_qemu() {
+    let Ok(socket) = std::env::var("VGPUD_TEST_SOCKET") else {
+        return;
+    };
+    let vgpu = std::env::var("VGPUD_TEST_VGPU").unwrap();
+    let public = std::env::var_os("VGPUD_TEST_QMP").map(PathBuf::from);
+    let connection = Connection::connect(&PathBuf::from(socket), Duration::from_secs(10)).unwrap();
+    let register = Register {
+        domid: 9,
+        vgpu,
+        qmp: public.map(|public| QmpSockets {
+            private: public.with_extension("private"),
+            public,
+        }),
+    };
+    connection
+        .send(&ClientRequest::Register(register), &[])
+        .unwrap();
+    let reply = connection.recv::<Reply<Value>>().unwrap().0;
+    let parent = Connection::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    parent.send(&reply, &[]).unwrap();
+    assert!(parent.recv::<()>().is_err());
+}
+
+/// A scheduler that answers pings and tells the test what happens.
+struct FakePlatform(Mutex<Sender<String>>);
+
+struct FakeVgpu {
+    events: Mutex<Box<dyn EventSink>>,
+    ggtt: GgttTable,
+    notes: Sender<String>,
+}
+
+impl Platform for FakePlatform {
+    fn add_vgpu(
+        &self,
+        domid: u16,
+        ggtt: GgttTable,
+        events: Box<dyn EventSink>,
+    ) -> anyhow::Result<Arc<dyn Vgpu>> {
+        let notes = self.0.lock().unwrap().clone();
+        notes.send(format!("added {domid}"))?;
+        Ok(Arc::new(FakeVgpu {
+            events: Mutex::new(events),
+            ggtt,
+            notes,
+        }))
+    }
+
+    fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {
+        let notes = self.0.lock().unwrap().clone();
+        notes.send(format!("reclaimed {server} of {domid}"))?;
+        Ok(())
+    }
+
+    fn tree(&self) -> Value {
+        json!({"accesses": 0})
+    }
+}
+
+impl Vgpu for FakeVgpu {
+    fn request(&self, request: Request) -> Result<(), String> {
+        let note = format!("{request:?} {:#x}", self.ggtt.load(7));
+        self.notes.send(note).unwrap();
+        if let Request::Ping { token } = request {
+            let pushed = self.events.lock().unwrap().push(Event::Pong { token });
+            pushed.map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn usable(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn tree(&self) -> Value {
+        json!({"engines": 4})
+    }
+}
+
+impl Drop for FakeVgpu {
+    fn drop(&mut self) {
+        // Nobody listens at the end of a test.
+        let _ = self.notes.send("removed".into());
+    }
+}
+
+struct Fixture {
+    dir: PathBuf,
+    notes: Receiver<String>,
+    daemon: Option<Daemon>,
+}
+
+impl Fixture {
+    fn new(name: &str, role: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (sender, notes) = channel();
+        let args = child_args("fake_dm");
+        let command = DmCommand::new(std::env::current_exe().unwrap())
+            .with(&args.each_ref().map(String::as_str), &[(ROLE, role)]);
+        let limits = Limits {
+            attach: Duration::from_secs(if role == "silent" { 1 } else { 30 }),
+            ..Limits::default()
+        };
+        let platform = Arc::new(FakePlatform(Mutex::new(sender)));
+        let daemon = Daemon::start(&dir.join("sock"), command, limits, platform).unwrap();
+        Self {
+            dir,
+            notes,
+            daemon: Some(daemon),
+        }
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(&self, request: &ClientRequest) -> Result<T, String> {
+        let limit = Duration::from_secs(10);
+        let connection = Connection::connect(&self.dir.join("sock"), limit).unwrap();
+        connection.send(request, &[]).unwrap();
+        connection.recv::<Reply<T>>().unwrap().0.into_result()
+    }
+
+    fn list(&self) -> Vec<Entry> {
+        self.ask(&ClientRequest::List).unwrap()
+    }
+
+    fn note(&self) -> String {
+        self.notes.recv().unwrap()
+    }
+
+    /// A QEMU that registers `vgpu` for domain 9, and what it was told.
+    fn qemu(&self, vgpu: &str) -> (Qemu, Result<Value, String>) {
+        let (ours, theirs) = Connection::pair().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(child_args("fake_qemu"))
+            .env("VGPUD_TEST_SOCKET", self.dir.join("sock"))
+            .env("VGPUD_TEST_VGPU", vgpu)
+            .env("VGPUD_TEST_QMP", self.dir.join("qmp"))
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let reply = ours.recv::<Reply<Value>>().unwrap().0.into_result();
+        (Qemu(child, ours), reply)
+    }
+
+    /// Attached, and one request served.
+    fn attached(&self) -> Qemu {
+        let (qemu, reply) = self.qemu("slot=5");
+        assert_eq!(reply, Ok(json!({})));
+        assert_eq!(self.note(), "added 9");
+        assert_eq!(self.note(), "Ping { token: 99 } 0x12345001");
+        qemu
+    }
+
+    fn gone(&self) {
+        while !self.list().is_empty() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        drop(self.daemon.take());
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Killed when dropped.
+struct Qemu(
+    Child,
+    #[expect(dead_code, reason = "its end ends the child")] Connection,
+);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_guest_is_served_and_ends_with_its_qemu() {
+    let f = Fixture::new("serve", "serves");
+    let qemu = f.attached();
+    let list = f.list();
+    assert_eq!(list.len(), 1);
+    assert_eq!((list[0].domid, list[0].state), (9, State::Running));
+    assert_eq!(list[0].qemu_pid, qemu.0.id().cast_signed());
+    let tree: Value = f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    assert_eq!(tree["device"]["pci"], "8086:1616");
+    assert_eq!(tree["scheduler"]["engines"], 4);
+    assert_eq!(tree["rings"]["requests"], 1);
+    assert_eq!(tree["processes"]["ioreq_server"], 3);
+    // libxl's socket is there although no QEMU listens behind it.
+    assert!(UnixStream::connect(f.dir.join("qmp")).is_ok());
+    // The domain has its vGPU.
+    let (_second, reply) = f.qemu("slot=5");
+    let error = reply.unwrap_err();
+    assert_eq!(error, "domid is 9, allowed: a domain without a vGPU");
+    drop(qemu);
+    assert_eq!(f.note(), "removed");
+    f.gone();
+    assert!(!f.dir.join("qmp").exists());
+    // And can have one again.
+    let _qemu = f.attached();
+}
+
+#[test]
+fn a_device_model_that_dies_takes_only_its_vgpu() {
+    let f = Fixture::new("dies", "dies");
+    let qemu = f.attached();
+    assert_eq!(f.note(), "removed");
+    assert_eq!(f.note(), "reclaimed 3 of 9");
+    assert_eq!(f.list()[0].state, State::Failed);
+    let tree: Value = f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    let failure = tree["failure"].as_str().unwrap();
+    assert!(failure.starts_with("its device model ended"), "{failure}");
+    drop(qemu);
+    f.gone();
+}
+
+#[test]
+fn a_corrupted_ring_drops_the_vgpu_with_a_reason() {
+    let f = Fixture::new("corrupts", "corrupts");
+    let _qemu = f.attached();
+    assert_eq!(f.note(), "removed");
+    assert_eq!(f.note(), "reclaimed 3 of 9");
+    let tree: Value = f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    let failure = tree["failure"].as_str().unwrap();
+    assert!(
+        failure.starts_with("ring: the peer's producer index is 0xffffffffffffffff"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_device_model_that_does_not_attach_fails_the_registration() {
+    let f = Fixture::new("refuses", "refuses");
+    let (_qemu, reply) = f.qemu("slot=5");
+    let error = reply.unwrap_err();
+    assert!(error.ends_with("the domain has no such thing"), "{error}");
+    assert_eq!(f.note(), "added 9");
+    assert_eq!(f.note(), "removed");
+    assert_eq!(f.list(), []);
+    let f = Fixture::new("silent", "silent");
+    let (_qemu, reply) = f.qemu("slot=5");
+    let error = reply.unwrap_err();
+    assert!(error.ends_with("no answer in time"), "{error}");
+    assert_eq!(f.list(), []);
+}
+
+#[test]
+fn bad_requests_are_refused_with_the_reason() {
+    let f = Fixture::new("bad", "serves");
+    let (_qemu, reply) = f.qemu("slot=77");
+    assert_eq!(
+        reply.unwrap_err(),
+        "vgpu: slot is \"77\", allowed: 2 to 31, decimal or 0x hexadecimal"
+    );
+    for domid in [0, 0x7ff0, u16::MAX] {
+        let register = Register {
+            domid,
+            vgpu: String::new(),
+            qmp: None,
+        };
+        let error = f.ask::<Value>(&ClientRequest::Register(register));
+        let expected = format!("domid is {domid}, allowed: 1 to 32751");
+        assert_eq!(error, Err(expected));
+    }
+    let error = f.ask::<Value>(&ClientRequest::Inspect { domid: 1 });
+    assert_eq!(
+        error,
+        Err("domid is 1, allowed: a domain with a vGPU".into())
+    );
+    let pong: Value = f.ask(&ClientRequest::Ping).unwrap();
+    assert_eq!(pong["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn a_second_daemon_does_not_take_the_socket() {
+    let f = Fixture::new("second", "serves");
+    let (sender, _notes) = channel();
+    let command = DmCommand::new("/nonexistent".into());
+    let platform = Arc::new(FakePlatform(Mutex::new(sender)));
+    let second = Daemon::start(&f.dir.join("sock"), command, Limits::default(), platform);
+    let error = second.err().unwrap().to_string();
+    assert!(error.ends_with("another vgpud listens there"), "{error}");
+    assert!(f.ask::<Value>(&ClientRequest::Ping).is_ok());
+}
+
+#[test]
+fn the_daemons_end_ends_every_vgpu() {
+    let mut f = Fixture::new("end", "serves");
+    let _qemu = f.attached();
+    drop(f.daemon.take());
+    assert_eq!(f.note(), "removed");
+    assert!(!f.dir.join("sock").exists());
+    assert!(!f.dir.join("qmp").exists());
+}

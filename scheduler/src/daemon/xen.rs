@@ -1,0 +1,114 @@
+//! The daemon on Xen, with the software GPU.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde_json::Value;
+use softgpu::SoftGpu;
+use vgpu_ring::{GgttTable, Request};
+use vgpu_sched::dma::DmaSpace;
+use vgpu_sched::events::EventSink;
+use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::interrupt::Line;
+use vgpu_sched::scheduler::{Config, Handle, Scheduler};
+use vgpu_sched::vgpu::VgpuConfig;
+use xen_glue::{DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost};
+
+use super::platform::{Platform, Vgpu};
+use super::reclaim::reclaim;
+
+/// Address space for mappings of one guest's memory. What the GPU uses stays
+/// mapped beyond it.
+const CACHE_BYTES: u64 = 256 << 20;
+
+/// Xen, the GPU and its scheduler.
+pub struct XenPlatform {
+    // Before the GPU: it drives it while it shuts down.
+    scheduler: Scheduler,
+    privcmd: Arc<dyn Privcmd>,
+    _gpu: Arc<SoftGpu>,
+}
+
+impl XenPlatform {
+    /// Takes the GPU over and opens Xen's nodes.
+    ///
+    /// # Errors
+    /// When this is no Xen host, or the GPU does not come up.
+    pub fn open() -> anyhow::Result<Self> {
+        let privcmd = XenHost
+            .open_privcmd()
+            .context("vgpud runs in a Xen control domain")?;
+        let dma = Arc::new(DmaSpace::new());
+        let line = Arc::new(Line::default());
+        let gpu = SoftGpu::new(softgpu::Config::default(), dma.clone(), line.clone());
+        let scheduler = Scheduler::start(&Config::default(), gpu.clone(), dma, line)
+            .context("the scheduler does not start")?;
+        Ok(Self {
+            scheduler,
+            privcmd,
+            _gpu: gpu,
+        })
+    }
+}
+
+impl Platform for XenPlatform {
+    fn add_vgpu(
+        &self,
+        domid: u16,
+        ggtt: GgttTable,
+        events: Box<dyn EventSink>,
+    ) -> anyhow::Result<Arc<dyn Vgpu>> {
+        let config = ForeignMemoryConfig {
+            cache_bytes: CACHE_BYTES,
+            ..ForeignMemoryConfig::default()
+        };
+        let memory = ForeignMemory::new(Arc::clone(&self.privcmd), DomId(domid), config);
+        let config = VgpuConfig {
+            id: domid.into(),
+            ..VgpuConfig::default()
+        };
+        let table = Arc::new(Table(ggtt));
+        let handle = self
+            .scheduler
+            .add_vgpu(config, Arc::new(memory), table, events)?;
+        Ok(Arc::new(Scheduled(handle)))
+    }
+
+    fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {
+        reclaim(&XenHost, DomId(domid), server)
+    }
+
+    fn tree(&self) -> Value {
+        to_value(&self.scheduler.inspect())
+    }
+}
+
+/// The guest's table, as the scheduler reads it.
+struct Table(GgttTable);
+
+impl GuestGgtt for Table {
+    fn load(&self, index: u32) -> u64 {
+        self.0.load(index)
+    }
+}
+
+struct Scheduled(Handle);
+
+impl Vgpu for Scheduled {
+    fn request(&self, request: Request) -> Result<(), String> {
+        self.0.handle(request).map_err(|e| e.to_string())
+    }
+
+    fn usable(&self) -> Result<(), String> {
+        self.0.usable().map_err(|e| e.to_string())
+    }
+
+    fn tree(&self) -> Value {
+        to_value(&self.0.inspect())
+    }
+}
+
+/// A view as a tree. What cannot be one is shown as the reason.
+fn to_value(view: &impl serde::Serialize) -> Value {
+    serde_json::to_value(view).unwrap_or_else(|e| Value::String(e.to_string()))
+}

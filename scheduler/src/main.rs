@@ -1,0 +1,82 @@
+//! vgpud: owns the GPU of a host and serves it to guests.
+#![forbid(unsafe_code)]
+
+mod daemon;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::daemon::{Daemon, DmCommand, Limits, XenPlatform};
+
+/// Owns the GPU of this host and serves it to guests.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Where clients connect.
+    #[arg(long, default_value = vgpu_control::DEFAULT_SOCKET)]
+    socket: PathBuf,
+
+    /// The device model to run for each guest [default: vgpu-dm beside vgpud]
+    #[arg(long)]
+    dm: Option<PathBuf>,
+
+    /// The GPU.
+    #[arg(long, value_enum, default_value = "softgpu")]
+    gpu: GpuKind,
+
+    /// Seconds a device model may take to attach to its guest.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=50))]
+    attach_limit: u64,
+}
+
+/// The GPUs there are.
+#[derive(Clone, Copy, ValueEnum)]
+enum GpuKind {
+    /// A software Gen8 GPU in this process.
+    Softgpu,
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    match run(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            log::error!("{e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    // Blocked before the first thread starts, so that all threads inherit it
+    // and only the wait below gets them.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.thread_block().context("cannot block signals")?;
+
+    let dm = match args.dm {
+        Some(path) => path,
+        None => std::env::current_exe()
+            .context("cannot find this program's directory")?
+            .with_file_name("vgpu-dm"),
+    };
+    let GpuKind::Softgpu = args.gpu;
+    let platform = XenPlatform::open()?;
+    let limits = Limits {
+        attach: Duration::from_secs(args.attach_limit),
+        ..Limits::default()
+    };
+    let daemon = Daemon::start(&args.socket, DmCommand::new(dm), limits, Arc::new(platform))?;
+    log::info!("listening at {}", args.socket.display());
+    let signal = signals.wait().context("cannot wait for signals")?;
+    log::info!("{signal}: stopping");
+    drop(daemon);
+    Ok(())
+}
