@@ -8,6 +8,7 @@ use guest_memory::{GuestMemory, PAGE_SIZE};
 use crate::{Batch, DriverError, Frames, Gpu, Platform};
 
 const RING_PAGES: u32 = 4;
+const RING_BYTES: u32 = RING_PAGES * 4096;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Where the slots start in the context's address space.
 const BASE: u64 = 0x12_3450_0000;
@@ -160,11 +161,25 @@ impl Context {
             commands.flush_write(self.timeline_ggtt, self.seqno);
         }
         commands.interrupt();
-        for dword in commands.finish() {
-            memory.write_u32(self.ring + u64::from(self.tail), dword)?;
-            self.tail = (self.tail + 4) % (RING_PAGES * 4096);
+        let commands = commands.finish();
+        // No command lies across the end of the ring
+        // (Linux `gt/intel_ring.c:intel_ring_begin`).
+        let left = usize::try_from((RING_BYTES - self.tail) / 4).unwrap_or(0);
+        if commands.len() > left {
+            for _ in 0..left {
+                self.emit(memory, 0)?;
+            }
+        }
+        for dword in commands {
+            self.emit(memory, dword)?;
         }
         Ok(self.seqno)
+    }
+
+    fn emit(&mut self, memory: &dyn GuestMemory, dword: u32) -> Result<(), DriverError> {
+        memory.write_u32(self.ring + u64::from(self.tail), dword)?;
+        self.tail = (self.tail + 4) % RING_BYTES;
+        Ok(())
     }
 
     /// Stores the ring's tail in the image and returns the descriptor to
