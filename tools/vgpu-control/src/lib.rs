@@ -21,7 +21,7 @@ mod dm;
 mod listener;
 mod socket;
 
-pub use client::{ClientRequest, Entry, QmpSockets, Register, Reply, State};
+pub use client::{ClientRequest, Entry, QmpSockets, Register, Reply, State, Version};
 pub use dm::{FromDm, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};

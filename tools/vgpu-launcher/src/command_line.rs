@@ -192,7 +192,7 @@ mod tests {
         assert!(error(&format!("{LIBXL} -vgpu slot=40")).starts_with(r#"vgpu: slot is "40""#));
         assert!(
             error(&format!("{LIBXL} -vgpu slot=3"))
-                .starts_with(r#"vgpu: slot is "3, taken by rtl8139""#)
+                .starts_with(r#"vgpu: slot is "3, taken by VGA""#)
         );
         let restricted = "-xen-domid 5 -vgpu slot=9 -chardev socket,id=libxl-cmd,fd=10,server=on";
         assert!(error(restricted).contains("dm_restrict=0"));
