@@ -1,1 +1,19 @@
-//! The per-guest device model: serves Xen ioreqs with a virtual GPU.
+//! Serves one guest's accesses to its virtual GPU.
+//!
+//! [`Server`] ties three things together: the device (`vgpu-device`, which
+//! knows no hypervisor), Xen's ioreq protocol (`xen-glue`, on real Xen or
+//! `fake-xen`), and the rings to vgpud (`vgpu-ring`). It owns one thread for
+//! each vCPU and one for vgpud's events and the device's alarm. No request
+//! ever waits for another process.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod alarm;
+mod events;
+mod outside;
+mod server;
+mod spin;
+mod vcpu;
+
+pub use server::{AttachError, Server, ServerConfig, Statistics};

@@ -204,13 +204,26 @@ impl Mapping {
     /// [`MappingError::Access`] when the range is not inside the mapping.
     pub fn read(&self, offset: usize, buf: &mut [u8]) -> Result<(), MappingError> {
         self.check(offset, buf.len(), Access::ReadOnly)?;
+        let (head, middle) = to_qwords(offset, buf.len());
+        let (head, rest) = buf.split_at_mut(head);
+        let (middle, tail) = rest.split_at_mut(middle);
+        let mut at = self.read_small(offset, head);
+        for qword in middle.chunks_exact_mut(8) {
+            qword.copy_from_slice(&self.word(at).load(Ordering::Acquire).to_le_bytes());
+            at += 8;
+        }
+        self.read_small(at, tail);
+        Ok(())
+    }
+
+    /// Reads what has no whole aligned qword; gives the offset behind it.
+    fn read_small(&self, offset: usize, buf: &mut [u8]) -> usize {
         let mut at = offset;
         let mut rest = buf;
         while !rest.is_empty() {
-            let step = step(at, rest.len());
+            let step = small_step(at, rest.len());
             let (head, tail) = rest.split_at_mut(step);
             match step {
-                8 => head.copy_from_slice(&self.word(at).load(Ordering::Acquire).to_le_bytes()),
                 4 => head.copy_from_slice(&self.dword(at).load(Ordering::Acquire).to_le_bytes()),
                 2 => head.copy_from_slice(&self.half(at).load(Ordering::Acquire).to_le_bytes()),
                 _ => head[0] = self.byte(at).load(Ordering::Acquire),
@@ -218,7 +231,7 @@ impl Mapping {
             at += step;
             rest = tail;
         }
-        Ok(())
+        at
     }
 
     /// Copies to the mapping, in ascending order, with stores as wide as
@@ -229,16 +242,29 @@ impl Mapping {
     /// the mapping is read-only.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), MappingError> {
         self.check(offset, data.len(), Access::ReadWrite)?;
+        let (head, middle) = to_qwords(offset, data.len());
+        let (head, rest) = data.split_at(head);
+        let (middle, tail) = rest.split_at(middle);
+        let mut at = self.write_small(offset, head);
+        for qword in middle.chunks_exact(8) {
+            let mut value = [0; 8];
+            value.copy_from_slice(qword);
+            self.word(at)
+                .store(u64::from_le_bytes(value), Ordering::Release);
+            at += 8;
+        }
+        self.write_small(at, tail);
+        Ok(())
+    }
+
+    /// Writes what has no whole aligned qword; gives the offset behind it.
+    fn write_small(&self, offset: usize, data: &[u8]) -> usize {
         let mut at = offset;
         let mut rest = data;
         while !rest.is_empty() {
-            let step = step(at, rest.len());
+            let step = small_step(at, rest.len());
             let (head, tail) = rest.split_at(step);
             match *head {
-                [a, b, c, d, e, f, g, h] => self.word(at).store(
-                    u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-                    Ordering::Release,
-                ),
                 [a, b, c, d] => self
                     .dword(at)
                     .store(u32::from_le_bytes([a, b, c, d]), Ordering::Release),
@@ -251,7 +277,7 @@ impl Mapping {
             at += step;
             rest = tail;
         }
-        Ok(())
+        at
     }
 
     /// The byte at `offset`, or `None` outside a writable mapping.
@@ -329,10 +355,49 @@ fn byte_length(pages: usize) -> Result<NonZeroUsize, MappingError> {
         })
 }
 
-/// The widest naturally aligned access at `at` of at most `left` bytes.
-fn step(at: usize, left: usize) -> usize {
-    [8, 4, 2]
+/// How many of `len` bytes from `at` come before the first aligned qword,
+/// and how many are whole aligned qwords after those.
+fn to_qwords(at: usize, len: usize) -> (usize, usize) {
+    let head = (at.wrapping_neg() % 8).min(len);
+    (head, (len - head) / 8 * 8)
+}
+
+/// The widest naturally aligned access below a qword, at most `left` bytes.
+fn small_step(at: usize, left: usize) -> usize {
+    [4, 2]
         .into_iter()
         .find(|&n| left >= n && at.is_multiple_of(n))
         .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_small_parts_around_qwords() {
+        assert_eq!(to_qwords(0, 8), (0, 8));
+        assert_eq!(to_qwords(4, 4), (4, 0));
+        assert_eq!(to_qwords(4, 13), (4, 8));
+        assert_eq!(to_qwords(7, 1), (1, 0));
+        assert_eq!(to_qwords(3, 2), (2, 0));
+        assert_eq!(
+            (small_step(4, 4), small_step(6, 4), small_step(5, 4)),
+            (4, 2, 1)
+        );
+    }
+
+    #[test]
+    fn accesses_outside_and_stores_to_read_only_are_errors() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mapping = Mapping::shared(&file, 0, 1, Access::ReadOnly).unwrap();
+        let mut magic = [0; 4];
+        mapping.read(0, &mut magic).unwrap();
+        assert_eq!(&magic, b"\x7fELF");
+        assert!(mapping.write(0, &magic).is_err());
+        assert!(mapping.read(PAGE_SIZE - 3, &mut magic).is_err());
+        assert!(mapping.read(usize::MAX, &mut magic).is_err());
+        assert!(mapping.atomic_u32(0).is_none());
+        assert!(Mapping::reserve(0, Access::ReadOnly).is_err());
+    }
 }

@@ -277,15 +277,16 @@ impl Device {
     }
 
     /// Does what is due: sends requests that did not fit before, and raises
-    /// vertical blanks.
+    /// vertical blanks. The caller asks for the next deadline itself; the
+    /// alarm is for deadlines that others cause.
     pub fn tick(&self) {
         let mut core = self.lock();
-        core.backlog.flush(&*self.seams.port);
         let now = self.seams.clock.now_ns();
+        core.retry(&self.seams, now);
         core.pass_blanks(now);
-        core.alarm = u64::MAX;
-        core.deadline_moved = true;
-        core.settle(&self.seams);
+        core.alarm = core.deadline(&self.seams).unwrap_or(u64::MAX);
+        core.deadline_moved = false;
+        core.settle_interrupt(&self.seams);
     }
 
     /// When [`Device::tick`] is wanted next, in nanoseconds of the clock.
@@ -296,7 +297,10 @@ impl Device {
 
     /// Sends requests that did not fit before; says whether none is left.
     pub fn flush(&self) -> bool {
-        self.lock().backlog.flush(&*self.seams.port)
+        let now = self.seams.clock.now_ns();
+        let mut core = self.lock();
+        core.retry(&self.seams, now);
+        core.backlog.is_empty()
     }
 
     /// Tells a new vgpud what the last one knew: the registers the GPU needs

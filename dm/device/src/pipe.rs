@@ -111,9 +111,15 @@ impl Running {
         }
     }
 
+    /// How long the pipe has run. Modulo 2^64, since a restored pipe may be
+    /// older than the clock.
+    fn age(&self, now_ns: u64) -> u64 {
+        now_ns.wrapping_sub(self.since_ns)
+    }
+
     /// Lines scanned since the pipe was enabled.
     fn line_count(&self, now_ns: u64) -> u64 {
-        let age = u128::from(now_ns.saturating_sub(self.since_ns));
+        let age = u128::from(self.age(now_ns));
         let lines = age * u128::from(self.timing.lines) / u128::from(self.timing.frame_ns);
         u64::try_from(lines).unwrap_or(u64::MAX)
     }
@@ -136,13 +142,15 @@ impl Running {
         }
     }
 
-    /// When the next blank after those that have started will start.
+    /// When the first blank starts that was not told yet: now, when it has.
     pub(crate) fn next_blank_ns(&self, now_ns: u64) -> u64 {
         let lines = u128::from(self.timing.lines);
-        let line = u128::from(self.blanks(now_ns)) * lines + u128::from(self.timing.blank);
-        let after = (line * u128::from(self.timing.frame_ns)).div_ceil(lines);
-        let after = u64::try_from(after).unwrap_or(u64::MAX);
-        self.since_ns.saturating_add(after)
+        let line = u128::from(self.told) * lines + u128::from(self.timing.blank);
+        let age = line
+            .saturating_mul(self.timing.frame_ns.into())
+            .div_ceil(lines);
+        let age = u64::try_from(age).unwrap_or(u64::MAX);
+        now_ns.saturating_add(age.saturating_sub(self.age(now_ns)))
     }
 
     /// Whether a blank started since the last time this was asked, and
@@ -170,7 +178,7 @@ impl Running {
         } = self;
         RunningV1 {
             timing: *timing,
-            age_ns: now_ns.saturating_sub(*since_ns),
+            age_ns: now_ns.wrapping_sub(*since_ns),
             told: *told,
             flip: *flip,
         }
@@ -184,15 +192,18 @@ impl Running {
             told,
             flip,
         } = *state;
-        // A host that booted a moment ago has a clock below the pipe's age:
-        // the frame counter then continues from fewer frames.
-        let age_ns = age_ns.min(now_ns);
-        timing.is_possible().then_some(Self {
+        let mut pipe = Self {
             timing,
-            since_ns: now_ns - age_ns,
+            since_ns: now_ns.wrapping_sub(age_ns),
             told,
             flip,
-        })
+        };
+        if !timing.is_possible() {
+            return None;
+        }
+        // No more can have been told than there were.
+        pipe.told = told.min(pipe.blanks(now_ns));
+        Some(pipe)
     }
 }
 
@@ -237,6 +248,7 @@ mod tests {
             assert!(next > now);
             assert_eq!(pipe.blanks(next - 1), n);
             now = next;
+            assert_eq!(pipe.next_blank_ns(now + 5), now + 5, "late, not lost");
             assert_eq!(pipe.take_blank(now), (true, false));
             assert_eq!(pipe.take_blank(now), (false, false));
             assert_eq!(pipe.line(now), timing.blank);
@@ -262,10 +274,14 @@ mod tests {
         let mut pipe = Running::start(timing, 50);
         let now = 50 + 10 * timing.frame_ns;
         pipe.take_blank(now);
-        let elsewhere = 1 << 50;
-        let again = Running::restore(&pipe.save(now), elsewhere).unwrap();
-        assert_eq!(again.blanks(elsewhere), pipe.blanks(now));
-        assert_eq!(again.save(elsewhere), pipe.save(now));
+        for elsewhere in [0, 7, 1 << 50] {
+            let again = Running::restore(&pipe.save(now), elsewhere).unwrap();
+            assert_eq!(again.blanks(elsewhere), pipe.blanks(now));
+            assert_eq!(again.save(elsewhere), pipe.save(now));
+            let wait = again.next_blank_ns(elsewhere) - elsewhere;
+            assert_eq!(wait, pipe.next_blank_ns(now) - now);
+        }
+        let elsewhere = 0;
         let mut bad = pipe.save(now);
         bad.timing.lines = 0;
         assert_eq!(Running::restore(&bad, elsewhere), None);

@@ -1,7 +1,7 @@
 //! A tiny guest driver over the scheduler and the software GPU.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +19,8 @@ use vgpu_sched::interrupt::Line;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::VgpuConfig;
 
+use crate::stuck::Deaf;
+
 /// Longest wait for an event that must come: only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -30,6 +32,7 @@ pub struct Host {
     pub log: Arc<WriteLog>,
     pub clock: Arc<ManualClock>,
     pub gpu: Arc<SoftGpu>,
+    pub deaf: Arc<Deaf>,
 }
 
 impl Host {
@@ -50,12 +53,17 @@ impl Host {
             clock: Arc::clone(&clock) as _,
             ..Config::default()
         };
-        let scheduler = Scheduler::start(&config, Arc::clone(&gpu) as _, dma, line).unwrap();
+        let deaf = Arc::new(Deaf {
+            gpu: Arc::clone(&gpu) as _,
+            deaf: AtomicBool::new(false),
+        });
+        let scheduler = Scheduler::start(&config, Arc::clone(&deaf) as _, dma, line).unwrap();
         Self {
             scheduler,
             log,
             clock,
             gpu,
+            deaf,
         }
     }
 

@@ -3,4 +3,5 @@
 mod driver;
 mod failures;
 mod one_guest;
+mod stuck;
 mod two_guests;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use fake_xen::FakeXen;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
@@ -24,6 +25,7 @@ pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     gpu: Arc<SoftGpu>,
+    xen: FakeXen,
 }
 
 impl SimHost {
@@ -48,13 +50,23 @@ impl SimHost {
         }
         let scheduler = Scheduler::start(&chosen, gpu.clone(), dma, line)
             .context("the scheduler does not start")?;
-        Ok(Self { scheduler, gpu })
+        Ok(Self {
+            scheduler,
+            gpu,
+            xen: FakeXen::new(),
+        })
     }
 
     /// The GPU's owner.
     #[must_use]
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// The hypervisor.
+    #[must_use]
+    pub const fn hypervisor(&self) -> &FakeXen {
+        &self.xen
     }
 
     /// The GPU.

@@ -4,9 +4,9 @@
 
 #![forbid(unsafe_code)]
 
-mod bare;
+mod guest;
 mod host;
 mod link;
 
-pub use bare::BareGuest;
+pub use guest::{SimGuest, SimGuestConfig};
 pub use host::{SimHost, SimHostConfig};

@@ -2,13 +2,11 @@
 
 use gen8::Engine;
 use guest_driver::{Driver, Frames};
-use sim_host::{BareGuest, SimHost, SimHostConfig};
-
-const PAGES: usize = 4096;
+use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 
 /// Runs `requests` requests on every engine and checks each.
-fn run(guest: &BareGuest, seed: u64, requests: usize) {
-    let frames = Frames::new(256, PAGES as u64);
+fn run(guest: &SimGuest, seed: u64, requests: usize) {
+    let frames = Frames::new(256, 4096);
     let mut driver = Driver::start(guest, frames, seed).unwrap();
     let mut wanted = [requests; Engine::COUNT];
     let mut finished = 0;
@@ -28,7 +26,7 @@ fn run(guest: &BareGuest, seed: u64, requests: usize) {
 #[test]
 fn one_guest_uses_all_engines() {
     let host = SimHost::start(SimHostConfig::default()).unwrap();
-    let guest = BareGuest::start(&host, 1, PAGES).unwrap();
+    let guest = SimGuest::start(&host, &SimGuestConfig::default()).unwrap();
     run(&guest, 1, 50);
     assert_eq!(guest.failure(), None);
 }
@@ -40,7 +38,7 @@ fn guests_side_by_side_do_not_mix() {
         for id in 1..=4 {
             let host = &host;
             scope.spawn(move || {
-                let guest = BareGuest::start(host, id, PAGES).unwrap();
+                let guest = SimGuest::start(host, &SimGuestConfig::default()).unwrap();
                 run(&guest, id, 30);
                 assert_eq!(guest.failure(), None);
             });

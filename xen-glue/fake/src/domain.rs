@@ -1,7 +1,7 @@
 //! A simulated domain.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
@@ -63,6 +63,8 @@ pub(crate) struct DomainState {
     pub(crate) gate: Gate,
     /// The last value written to port 0xcf8.
     pub(crate) cf8: AtomicU32,
+    /// Set after `stopped`, to be looked at cheaply.
+    is_stopped: AtomicBool,
     stopped: Mutex<Option<Stopped>>,
     /// One lock a vCPU: it does one thing at a time.
     pub(crate) busy: Vec<Mutex<()>>,
@@ -92,18 +94,23 @@ impl DomainState {
             interrupts: Interrupts::default(),
             gate: Gate::default(),
             cf8: AtomicU32::new(0),
+            is_stopped: AtomicBool::new(false),
             stopped: Mutex::default(),
             busy: (0..config.vcpus).map(|_| Mutex::new(())).collect(),
         })
     }
 
     pub(crate) fn stopped(&self) -> Option<Stopped> {
+        if !self.is_stopped.load(Ordering::Acquire) {
+            return None;
+        }
         lock(&self.stopped).clone()
     }
 
     /// Stops all vCPUs; the first reason stays.
     pub(crate) fn stop(&self, why: Stopped) {
         lock(&self.stopped).get_or_insert(why);
+        self.is_stopped.store(true, Ordering::Release);
         lock(&self.servers).wake_all();
         self.interrupts.stop();
         self.gate.nudge();

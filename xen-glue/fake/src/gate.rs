@@ -58,7 +58,12 @@ impl Gate {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).inside -= 1;
-        self.0.changed.notify_all();
+        let mut state = lock(&self.0.state);
+        state.inside -= 1;
+        let awaited = state.closed;
+        drop(state);
+        if awaited {
+            self.0.changed.notify_all();
+        }
     }
 }

@@ -263,3 +263,26 @@ fn interrupts_arrive_as_sent() {
     let no_server = dm.attach_ioreq_server(IoreqServerId(6)).map_page(1);
     assert_eq!(no_server.unwrap_err().errno, Errno::ENOENT);
 }
+
+proptest::proptest! {
+    /// Whatever bytes a device model sends, the hypervisor stands.
+    #[test]
+    fn any_bytes_are_an_operation_or_an_error(
+        op in 0_u8..24,
+        mut body in proptest::collection::vec(0_u8..6, 31),
+        mut table in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
+    ) {
+        let (xen, domain, dm) = setup();
+        let server = dm.create_ioreq_server().unwrap();
+        server.claim_write_protection().unwrap();
+        let _ = domain.enable_log_dirty();
+        body.insert(0, op);
+        body[1..8].fill(0);
+        let length = body.len();
+        let done = xen.privcmd().dm_op(domain.id(), &mut [&mut body, &mut table]);
+        proptest::prop_assert_eq!(length, 32);
+        if done.is_err() {
+            proptest::prop_assert_eq!(dm.nr_vcpus().unwrap(), 2);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The device model of one guest, started by vgpud.
+
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Parser;
+use vgpu_control::{Connection, ControlError, FromDm, StartDm, ToDm};
+use vgpu_device::Config;
+use vgpu_dm::{Server, ServerConfig};
+use vgpu_ring::{Bells, DeviceEnd, EventBell, SharedArea};
+use xen_glue::{DomId, XenHost};
+
+/// Serves one guest's virtual GPU. vgpud starts it, with its control socket
+/// as standard input.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// How long to look for the next request of a vCPU before sleeping, in
+    /// microseconds.
+    #[arg(long, default_value_t = 50, value_name = "MICROSECONDS")]
+    spin_us: u32,
+
+    /// Count accesses by register, for vgpuctl inspect.
+    #[arg(long)]
+    count_registers: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    let arguments = Arguments::parse();
+    let stdin = std::io::stdin();
+    let control = stdin.as_fd().try_clone_to_owned();
+    let control = Connection::from(control.context("standard input")?);
+    match attach(&control, &arguments) {
+        Ok(server) => {
+            control.send(
+                &FromDm::Attached {
+                    server: server.id(),
+                },
+                &[],
+            )?;
+            let result = serve(&control, &server);
+            server.stop();
+            result
+        }
+        Err(e) => {
+            // Who started us may be gone; the log has it too.
+            let reason = format!("{e:#}");
+            if let Err(lost) = control.send(&FromDm::Failed(reason), &[]) {
+                log::warn!("{lost}");
+            }
+            Err(e)
+        }
+    }
+}
+
+fn attach(control: &Connection, arguments: &Arguments) -> anyhow::Result<Server> {
+    let (message, fds) = control
+        .recv::<ToDm>()
+        .context("waiting for the first message of vgpud on standard input")?;
+    let ToDm::Start(start) = message else {
+        bail!("first message is {message:?}, allowed: start");
+    };
+    let end = device_end(fds)?;
+    let config = server_config(&start, arguments)?;
+    let server = Server::attach(&XenHost, &config, end)?;
+    log::info!(
+        "domain {}: vGPU in slot {}, {} MiB aperture, {}, ioreq server {}",
+        start.domid,
+        start.slot,
+        start.aperture_mib,
+        start.mode,
+        server.id()
+    );
+    Ok(server)
+}
+
+/// Our end of the shared area, from the descriptors of the first message.
+fn device_end(fds: Vec<OwnedFd>) -> anyhow::Result<DeviceEnd> {
+    let count = fds.len();
+    let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds)
+        .map_err(|_| anyhow!("first message has {count} descriptors, allowed: 3"))?;
+    let area = SharedArea::open(area)?;
+    Ok(area.device_end(Bells {
+        submit: EventBell::from_fd(submit),
+        complete: EventBell::from_fd(complete),
+    }))
+}
+
+fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<ServerConfig> {
+    Ok(ServerConfig {
+        domid: DomId(start.domid),
+        slot: start.slot,
+        device: Config {
+            aperture_mib: start.aperture_mib,
+            mode: start.mode.parse()?,
+            count_registers: arguments.count_registers,
+        },
+        spin: Duration::from_micros(arguments.spin_us.into()),
+    })
+}
+
+/// Answers vgpud until it says stop or is gone.
+fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
+    loop {
+        match control.recv::<ToDm>() {
+            Ok((ToDm::Inspect, _)) => {
+                control.send(&FromDm::Tree(server.inspect()?), &[])?;
+            }
+            Ok((ToDm::Stop, _)) => return Ok(()),
+            Ok((ToDm::Start(_), _)) => log::warn!("a second start, ignored"),
+            Err(ControlError::Closed) => {
+                log::info!("vgpud closed the connection");
+                return Ok(());
+            }
+            Err(e) => return Err(e).context("control socket"),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Attaching to a domain, serving it, and letting go.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use guest_memory::GuestMemory;
+use serde::Serialize;
+use vgpu_device::{Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams};
+use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
+use xen_glue::{
+    DeviceModel, DeviceModelError, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor,
+    HypervisorError, IoreqServer, Sbdf, VcpuIoreqs, VcpuIoreqsError,
+};
+
+use crate::alarm::Alarm;
+use crate::events::EventLoop;
+use crate::outside::{Interrupts, SubmitRing, Table, Windows};
+use crate::spin::Spin;
+use crate::vcpu::{Counts, VcpuLoop};
+
+/// Whom to serve, and with what.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The guest.
+    pub domid: DomId,
+    /// PCI slot on bus 0, 1 to 31.
+    pub slot: u8,
+    /// The device.
+    pub device: Config,
+    /// How long a vCPU's thread looks for the next request before it
+    /// sleeps, at most.
+    pub spin: Duration,
+}
+
+impl ServerConfig {
+    /// [`ServerConfig::spin`] unless told otherwise.
+    pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
+}
+
+/// Why a domain cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The PCI slot.
+    #[error("slot is {0}, allowed: 1 to 31")]
+    Slot(u8),
+    /// The device's configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The device's saved state.
+    #[error("saved device: {0}")]
+    State(#[from] RestoreError),
+    /// The hypervisor's nodes.
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+    /// An operation on the domain.
+    #[error(transparent)]
+    Domain(#[from] DeviceModelError),
+    /// A vCPU's requests.
+    #[error("vcpu {vcpu}: {source}")]
+    Vcpu {
+        /// The vCPU.
+        vcpu: u32,
+        /// What is wrong.
+        source: VcpuIoreqsError,
+    },
+    /// Descriptors or threads.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was refused.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// What a server did so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Statistics {
+    /// Requests answered.
+    pub requests: u64,
+    /// Of those, found by looking instead of by an event.
+    pub polled: u64,
+    /// Times a thread slept.
+    pub sleeps: u64,
+    /// Interrupts Xen refused.
+    pub refused_interrupts: u64,
+    /// Pieces of guest memory mapped now.
+    pub mapped_pieces: u64,
+}
+
+/// The device with the server's own numbers.
+#[derive(Debug, Serialize)]
+struct Tree {
+    server: u16,
+    function: String,
+    statistics: Statistics,
+    device: Inspection,
+}
+
+/// A domain being served. Dropping it lets go of the domain.
+pub struct Server {
+    device: Arc<Device>,
+    server: Arc<IoreqServer>,
+    function: Sbdf,
+    memory: Arc<ForeignMemory>,
+    interrupts: Arc<Interrupts>,
+    counts: Arc<Counts>,
+    alarm: Arc<Alarm>,
+    stop: Arc<AtomicBool>,
+    stop_bell: EventBell,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Attaches to a domain with a device as after power-on. When this
+    /// returns, the guest finds the device.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing is left in the domain then.
+    pub fn attach(
+        hypervisor: &dyn Hypervisor,
+        config: &ServerConfig,
+        end: DeviceEnd,
+    ) -> Result<Self, AttachError> {
+        Self::start(hypervisor, config, end, |seams| {
+            Ok(Device::new(&config.device, seams)?)
+        })
+    }
+
+    /// Attaches with a device as saved; the configuration's device is the
+    /// saved one's. vgpud is told what was in flight.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing is left in the domain then.
+    pub fn restore(
+        hypervisor: &dyn Hypervisor,
+        config: &ServerConfig,
+        state: &DeviceV1,
+        end: DeviceEnd,
+    ) -> Result<Self, AttachError> {
+        let server = Self::start(hypervisor, config, end, |seams| {
+            Ok(Device::restore(state, seams)?)
+        })?;
+        server.device.replay();
+        Ok(server)
+    }
+
+    fn start(
+        hypervisor: &dyn Hypervisor,
+        config: &ServerConfig,
+        end: DeviceEnd,
+        make: impl FnOnce(Seams) -> Result<Device, AttachError>,
+    ) -> Result<Self, AttachError> {
+        if !(1..=31).contains(&config.slot) {
+            return Err(AttachError::Slot(config.slot));
+        }
+        let DeviceEnd {
+            requests,
+            events,
+            ggtt,
+        } = end;
+        let privcmd = hypervisor.open_privcmd()?;
+        let dm = DeviceModel::new(Arc::clone(&privcmd), config.domid);
+        let vcpus = dm.nr_vcpus()?;
+        let server = Arc::new(dm.create_ioreq_server()?);
+        let page = Arc::new(server.map_page(vcpus)?);
+        // The ports in the page are valid only once it is enabled.
+        server.set_enabled(true)?;
+        let cache = ForeignMemoryConfig::default();
+        let memory = Arc::new(ForeignMemory::new(privcmd, config.domid, cache));
+        let interrupts = Arc::new(Interrupts {
+            dm,
+            slot: config.slot,
+            refused: AtomicU64::new(0),
+        });
+        let bell = events.doorbell().try_clone();
+        let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
+        let device = Arc::new(make(Seams {
+            memory: memory.clone(),
+            ggtt: Arc::new(Table(ggtt)),
+            port: Arc::new(SubmitRing(Mutex::new(requests))),
+            interrupts: interrupts.clone(),
+            clock: alarm.clone(),
+            bars: Arc::new(Windows::new(Arc::clone(&server))),
+        })?);
+        let mut this = Self {
+            device,
+            server,
+            function: Sbdf::slot(config.slot),
+            memory,
+            interrupts,
+            counts: Arc::default(),
+            alarm,
+            stop: Arc::default(),
+            stop_bell: EventBell::new().map_err(system("make a doorbell"))?,
+            threads: Vec::new(),
+        };
+        for vcpu in 0..vcpus {
+            let channels = hypervisor.open_event_channels()?;
+            let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, config.domid)
+                .map_err(|source| AttachError::Vcpu { vcpu, source })?;
+            this.start_vcpu(ioreqs, config.spin)?;
+        }
+        let events = EventLoop {
+            device: Arc::clone(&this.device),
+            alarm: Arc::clone(&this.alarm),
+            ring: events,
+            stop: Arc::clone(&this.stop),
+        };
+        this.spawn("events".into(), move || events.run())?;
+        // Last: from now on the guest finds the device.
+        this.server.map_pci(this.function)?;
+        Ok(this)
+    }
+
+    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, spin: Duration) -> Result<(), AttachError> {
+        let name = format!("vcpu{}", ioreqs.vcpu());
+        let bell = self.stop_bell.try_clone();
+        let memory: Arc<dyn GuestMemory> = self.memory.clone();
+        let vcpu = VcpuLoop {
+            ioreqs,
+            device: Arc::clone(&self.device),
+            memory,
+            function: self.function,
+            spin: Spin::new(spin),
+            counts: Arc::clone(&self.counts),
+            stop: Arc::clone(&self.stop),
+            bell: bell.map_err(system("share a doorbell"))?,
+        };
+        self.spawn(name, move || vcpu.run())
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), AttachError> {
+        let thread = thread::Builder::new().name(name).spawn(run);
+        self.threads.push(thread.map_err(system("start a thread"))?);
+        Ok(())
+    }
+
+    /// The number of the ioreq server. It outlives this process in Xen, so
+    /// whoever starts a successor keeps it.
+    #[must_use]
+    pub fn id(&self) -> u16 {
+        self.server.id().0
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Statistics {
+            requests: get(&self.counts.requests),
+            polled: get(&self.counts.polled),
+            sleeps: get(&self.counts.sleeps),
+            refused_interrupts: get(&self.interrupts.refused),
+            mapped_pieces: self.memory.stats().cached,
+        }
+    }
+
+    /// Accesses to the device by kind.
+    #[must_use]
+    pub fn exits(&self) -> Exits {
+        self.device.exits()
+    }
+
+    /// The device and this server, for people and tools.
+    ///
+    /// # Errors
+    /// When the tree cannot be made into JSON.
+    pub fn inspect(&self) -> serde_json::Result<serde_json::Value> {
+        serde_json::to_value(Tree {
+            server: self.id(),
+            function: self.function.to_string(),
+            statistics: self.statistics(),
+            device: self.device.inspect(),
+        })
+    }
+
+    /// Lets go of the domain: requests stop coming, those under way are
+    /// answered, the server is destroyed, no guest memory stays mapped. A
+    /// domain that is gone already is let go of silently.
+    pub fn stop(mut self) {
+        self.release();
+    }
+
+    fn release(&mut self) {
+        // First no more requests, then an answer to each there is: a vCPU
+        // must not be left waiting.
+        if let Err(e) = self.server.set_enabled(false) {
+            log::debug!("{e}");
+        }
+        self.stop.store(true, Ordering::Release);
+        self.stop_bell.ring();
+        self.alarm.ring();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread panicked");
+            }
+        }
+        // Dropping the last handle of the server destroys it.
+        self.memory.invalidate();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.release();
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> AttachError {
+    move |source| AttachError::System { what, source }
+}

@@ -1,0 +1,137 @@
+//! The thread that answers one vCPU.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use guest_memory::GuestMemory;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use vgpu_device::Device;
+use vgpu_ring::EventBell;
+use xen_glue::{IoRequest, Sbdf, VcpuIoreqs, VcpuIoreqsError, execute};
+
+use crate::access::Access;
+use crate::spin::Spin;
+
+/// What all vCPU threads count together.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Requests answered.
+    pub(crate) requests: AtomicU64,
+    /// Of those, found by looking instead of by an event.
+    pub(crate) polled: AtomicU64,
+    /// Times a thread slept.
+    pub(crate) sleeps: AtomicU64,
+}
+
+pub(crate) struct VcpuLoop {
+    pub(crate) ioreqs: VcpuIoreqs,
+    pub(crate) device: Arc<Device>,
+    pub(crate) memory: Arc<dyn GuestMemory>,
+    pub(crate) function: Sbdf,
+    pub(crate) spin: Spin,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) stop: Arc<AtomicBool>,
+    /// Rung, and left rung, to stop.
+    pub(crate) bell: EventBell,
+}
+
+impl VcpuLoop {
+    /// Runs until told to stop. What the vCPU asked before that is answered.
+    pub(crate) fn run(mut self) {
+        let vcpu = self.ioreqs.vcpu();
+        if let Err(e) = self.serve() {
+            log::error!("vcpu {vcpu}: {e}; its accesses are answered no more");
+        }
+    }
+
+    fn serve(&mut self) -> Result<(), VcpuIoreqsError> {
+        // A former process may have left one.
+        if let Some(request) = self.ioreqs.take_unfinished()? {
+            self.answer(&request)?;
+        }
+        loop {
+            let stopping = self.stop.load(Ordering::Acquire);
+            if let Some(request) = self.look()? {
+                self.spin.paid();
+                self.counts.polled.fetch_add(1, Ordering::Relaxed);
+                self.answer(&request)?;
+            } else if stopping {
+                return Ok(());
+            } else {
+                self.spin.wasted();
+                // Events of requests that were found by looking are still
+                // queued; without them the sleep would end at once.
+                if self.take_event()? {
+                    continue;
+                }
+                self.sleep();
+                self.take_event()?;
+            }
+        }
+    }
+
+    /// Looks for a request for a while, at least once.
+    fn look(&self) -> Result<Option<IoRequest>, VcpuIoreqsError> {
+        let spin = self.spin.get();
+        let start = Instant::now();
+        loop {
+            // A look at the clock costs more than one at the page.
+            for _ in 0..16 {
+                if let Some(request) = self.take()? {
+                    return Ok(Some(request));
+                }
+                std::hint::spin_loop();
+            }
+            if start.elapsed() >= spin {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn take(&self) -> Result<Option<IoRequest>, VcpuIoreqsError> {
+        Ok(self.ioreqs.page().take(self.ioreqs.vcpu())?)
+    }
+
+    /// Takes a queued event, if there is one, and answers the request it
+    /// announced; says whether there was a request.
+    fn take_event(&self) -> Result<bool, VcpuIoreqsError> {
+        let events = self.ioreqs.channel().events();
+        if let Some(port) = events.wait(Some(Duration::ZERO))? {
+            // Before looking, or an event in between is lost.
+            events.unmask(port)?;
+        }
+        let Some(request) = self.take()? else {
+            return Ok(false);
+        };
+        self.answer(&request)?;
+        Ok(true)
+    }
+
+    fn answer(&self, request: &IoRequest) -> Result<(), VcpuIoreqsError> {
+        let mut access = Access {
+            device: &self.device,
+            function: self.function,
+        };
+        let data = execute(request, &mut access, &*self.memory);
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        self.ioreqs.complete(data)
+    }
+
+    /// Sleeps until there is an event of the vCPU or the order to stop.
+    fn sleep(&self) {
+        self.counts.sleeps.fetch_add(1, Ordering::Relaxed);
+        let events = self.ioreqs.channel().events().poll_fd();
+        let mut fds = [
+            PollFd::new(events, PollFlags::POLLIN),
+            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            // Then the next look comes at once; better busy than deaf.
+            Err(e) => log::warn!("waiting for vcpu {}: {e}", self.ioreqs.vcpu()),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A simulated guest with its device model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use fake_xen::{Domain, DomainConfig, Interrupt, MmioHole, Vcpu, place_bars};
+use guest_driver::Platform;
+use guest_memory::GuestMemory;
+use vgpu_dm::{Server, ServerConfig};
+use vgpu_sched::inspect::VgpuView;
+use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, Sbdf};
+
+use crate::SimHost;
+use crate::link::Link;
+
+/// The PCI slot of every simulated guest's GPU.
+const SLOT: u8 = 0x10;
+
+/// What can be chosen about a guest.
+#[derive(Clone, Debug)]
+pub struct SimGuestConfig {
+    /// Frames of memory.
+    pub frames: usize,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// Its virtual GPU.
+    pub device: vgpu_device::Config,
+}
+
+impl Default for SimGuestConfig {
+    /// One vCPU, 16 MiB, a GPU with a 64 MiB aperture.
+    fn default() -> Self {
+        Self {
+            frames: 4096,
+            vcpus: 1,
+            device: vgpu_device::Config {
+                aperture_mib: 64,
+                ..vgpu_device::Config::default()
+            },
+        }
+    }
+}
+
+/// A domain, its device model, and vgpud's side of its vGPU. The parts go in
+/// the order they stand in: no request may meet a half-gone vGPU.
+pub struct SimGuest {
+    server: Server,
+    link: Link,
+    vcpu: Vcpu,
+    domain: Domain,
+}
+
+impl SimGuest {
+    /// Creates a domain, attaches a device model, and has firmware place the
+    /// device's BARs.
+    ///
+    /// # Errors
+    /// What the hypervisor, the scheduler or the device model says.
+    pub fn start(host: &SimHost, config: &SimGuestConfig) -> anyhow::Result<Self> {
+        let xen = host.hypervisor();
+        let domain = xen.create_domain(DomainConfig {
+            vcpus: config.vcpus,
+            frames: config.frames,
+            ..DomainConfig::default()
+        })?;
+        let memory = ForeignMemory::new(
+            xen.open_privcmd()?,
+            domain.id(),
+            ForeignMemoryConfig::default(),
+        );
+        let id = u64::from(domain.id().0);
+        let (link, end) = Link::start(host, id, Arc::new(memory))?;
+        let server = Server::attach(
+            xen,
+            &ServerConfig {
+                domid: domain.id(),
+                slot: SLOT,
+                device: config.device.clone(),
+                spin: ServerConfig::DEFAULT_SPIN,
+            },
+            end,
+        )?;
+        let vcpu = domain.vcpu(0).context("no vcpu 0")?;
+        // What mmio_hole= gives: room for the aperture below 4 GiB.
+        let hole = MmioHole {
+            low: 0xc000_0000..=0xfbff_ffff,
+            ..MmioHole::default()
+        };
+        place_bars(&vcpu, Sbdf::slot(SLOT), &hole)?;
+        Ok(Self {
+            server,
+            link,
+            vcpu,
+            domain,
+        })
+    }
+
+    /// The domain.
+    #[must_use]
+    pub const fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// Its first virtual CPU.
+    #[must_use]
+    pub const fn vcpu(&self) -> &Vcpu {
+        &self.vcpu
+    }
+
+    /// Its device model.
+    #[must_use]
+    pub const fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Where its GPU sits.
+    #[must_use]
+    pub fn sbdf() -> Sbdf {
+        Sbdf::slot(SLOT)
+    }
+
+    /// Why vgpud dropped the vGPU, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.link.failure()
+    }
+
+    /// vgpud's view of the vGPU.
+    #[must_use]
+    pub fn scheduled(&self) -> VgpuView {
+        self.link.handle().inspect()
+    }
+}
+
+/// A stopped domain's accesses go nowhere, as on a bus without a device.
+impl Platform for &SimGuest {
+    fn memory(&self) -> &dyn GuestMemory {
+        &self.vcpu
+    }
+
+    fn config_read(&mut self, register: u16, size: u8) -> u32 {
+        let register = u8::try_from(register).unwrap_or(0xff);
+        let value = self
+            .vcpu
+            .pci_config_read(SimGuest::sbdf(), register, size.into());
+        value.unwrap_or(u32::MAX)
+    }
+
+    fn config_write(&mut self, register: u16, size: u8, value: u32) {
+        let register = u8::try_from(register).unwrap_or(0xff);
+        let done = self
+            .vcpu
+            .pci_config_write(SimGuest::sbdf(), register, size.into(), value);
+        if let Err(e) = done {
+            log::debug!("config write: {e}");
+        }
+    }
+
+    fn mmio_read(&mut self, address: u64, size: u8) -> u64 {
+        self.vcpu
+            .mmio_read(address, size.into())
+            .unwrap_or(u64::MAX)
+    }
+
+    fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
+        if let Err(e) = self.vcpu.mmio_write(address, size.into(), value) {
+            log::debug!("write to {address:#x}: {e}");
+        }
+    }
+
+    fn wait_interrupt(&mut self, timeout: Duration) -> bool {
+        matches!(
+            self.vcpu.wait_interrupt(Some(timeout)),
+            Some(Interrupt::Msi { .. })
+        )
+    }
+}
