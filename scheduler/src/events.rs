@@ -16,6 +16,10 @@ pub trait EventSink: Send {
     /// # Errors
     /// [`Full`]; the event is offered again later, in order.
     fn push(&mut self, event: Event) -> Result<(), Full>;
+
+    /// The vGPU is of no more use: whoever holds its handle should drop it.
+    /// Called once. Must not block, and must not drop the handle itself.
+    fn failed(&mut self, _why: &str) {}
 }
 
 /// Events kept for a device model that does not take them.
@@ -71,6 +75,11 @@ impl Outbox {
             self.backlog.pop_front();
         }
         false
+    }
+
+    /// Tells the sink that the vGPU is of no more use.
+    pub fn fail(&mut self, why: &str) {
+        self.sink.failed(why);
     }
 
     /// How many events wait.

@@ -13,6 +13,7 @@
 mod entry;
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use gen8::pte::{ENTRIES, Level};
@@ -71,7 +72,13 @@ pub struct TableCounts {
     pub freed: u64,
 }
 
-type Id = u32;
+/// Place in the list of tables, counted from one: half the size in a list of
+/// children that may be absent.
+type Id = NonZeroU32;
+
+fn place(id: Id) -> Option<usize> {
+    usize::try_from(id.get() - 1).ok()
+}
 
 struct Table {
     key: (Gfn, Level),
@@ -331,11 +338,11 @@ impl ShadowTables {
 
 impl Tables {
     fn table(&self, id: Id) -> Option<&Table> {
-        self.tables.get(usize::try_from(id).ok()?)?.as_ref()
+        self.tables.get(place(id)?)?.as_ref()
     }
 
     fn table_mut(&mut self, id: Id) -> Option<&mut Table> {
-        self.tables.get_mut(usize::try_from(id).ok()?)?.as_mut()
+        self.tables.get_mut(place(id)?)?.as_mut()
     }
 
     fn live(&self) -> usize {
@@ -367,13 +374,13 @@ impl Tables {
             None => {
                 self.tables.push(None);
                 // Bounded by `max`.
-                Id::try_from(self.tables.len() - 1).unwrap_or(Id::MAX)
+                u32::try_from(self.tables.len())
+                    .ok()
+                    .and_then(Id::new)
+                    .ok_or(ShadowError::TooMany { max })?
             }
         };
-        if let Some(slot) = usize::try_from(id)
-            .ok()
-            .and_then(|i| self.tables.get_mut(i))
-        {
+        if let Some(slot) = place(id).and_then(|i| self.tables.get_mut(i)) {
             *slot = Some(table);
         }
         self.by_key.insert((gfn, level), id);
@@ -395,9 +402,10 @@ impl Tables {
             table.marked = mark;
             open.extend(table.children.iter().flatten());
         }
-        for (id, slot) in (0..).zip(self.tables.iter_mut()) {
+        for (n, slot) in (1..).zip(self.tables.iter_mut()) {
             if let Some(table) = slot
                 && table.marked != mark
+                && let Some(id) = Id::new(n)
             {
                 self.by_key.remove(&table.key);
                 *slot = None;

@@ -298,12 +298,11 @@ impl Vgpu {
         let mut outbox = lock(&self.outbox);
         let waiting = outbox.waiting();
         if outbox.push(event).is_err() {
-            let first = self.failed.set(VgpuError::NotDraining(waiting)).is_ok();
-            if first {
-                log::warn!(
-                    "vGPU {}: dropped, its device model leaves {waiting} events waiting",
-                    self.id()
-                );
+            let error = VgpuError::NotDraining(waiting);
+            let why = error.to_string();
+            if self.failed.set(error).is_ok() {
+                log::warn!("vGPU {}: of no more use: {why}", self.id());
+                outbox.fail(&why);
             }
         } else if waiting == 0 && outbox.waiting() > 0 {
             // The worker offers it again.

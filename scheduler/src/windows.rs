@@ -22,6 +22,9 @@ use crate::sync::lock;
 use image::PteImage;
 use runs::FreeRuns;
 
+/// Windows kept at most, so that what remembers them stays small.
+const MAX_WINDOWS: usize = 1 << 16;
+
 /// What a window shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
@@ -183,7 +186,9 @@ impl Windows {
             }
             None => {
                 let start = loop {
-                    if let Some(start) = inner.runs.allocate(pages) {
+                    if inner.windows.len() < MAX_WINDOWS
+                        && let Some(start) = inner.runs.allocate(pages)
+                    {
                         break start;
                     }
                     let Some((_, &oldest)) = inner.unpinned.first_key_value() else {

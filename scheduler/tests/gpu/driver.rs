@@ -299,6 +299,13 @@ impl Guest {
         self.set_image(context, lrc::RING_TAIL, context.tail);
     }
 
+    /// After a reset: an empty ring again.
+    pub fn rewind(&self, context: &mut Context) {
+        context.tail = 0;
+        self.set_image(context, lrc::RING_HEAD, 0);
+        self.set_image(context, lrc::RING_TAIL, 0);
+    }
+
     pub fn submit(&mut self, first: &Context, second: Option<&Context>) -> u64 {
         self.seq += 1;
         self.handle

@@ -3,5 +3,6 @@
 mod driver;
 mod failures;
 mod one_guest;
+mod storm;
 mod stuck;
 mod two_guests;
