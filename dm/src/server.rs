@@ -21,11 +21,6 @@ use crate::outside::{Interrupts, SubmitRing, Table, Windows};
 use crate::spin::Spin;
 use crate::vcpu::{Counts, VcpuLoop};
 
-/// Guest memory kept mapped at most, in bytes. The device touches status
-/// pages, context images and what the aperture shows; mapped pages of the
-/// guest count as this process's resident memory.
-const CACHE_BYTES: u64 = 8 << 20;
-
 /// Whom to serve, and with what.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -174,10 +169,7 @@ impl Server {
         let page = Arc::new(server.map_page(vcpus)?);
         // The ports in the page are valid only once it is enabled.
         server.set_enabled(true)?;
-        let cache = ForeignMemoryConfig {
-            cache_bytes: CACHE_BYTES,
-            ..ForeignMemoryConfig::default()
-        };
+        let cache = ForeignMemoryConfig::default();
         let memory = Arc::new(ForeignMemory::new(privcmd, config.domid, cache));
         let interrupts = Arc::new(Interrupts {
             dm,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gen8::vreg::{self, Access, Handler, Saved};
+use gen8::vreg::{self, Access, Handler, Register, Saved};
 use gen8::{Engine, ring};
 use serde::Serialize;
 
@@ -153,7 +153,7 @@ impl Core {
                 }
                 let value = self.peek(seams, offset);
                 if value != row.reset_value(i) {
-                    named.insert(name(offset), hex(value));
+                    named.insert(name_in(row, i, offset), hex(value));
                 }
             }
         }
@@ -169,11 +169,16 @@ impl Core {
     }
 }
 
-/// A register's name, with its engine or number where there are several.
+/// The name of the register at an offset, or the offset.
 fn name(offset: u32) -> String {
-    let Some((row, index)) = vreg::find(offset) else {
-        return format!("{offset:#x}");
-    };
+    match vreg::find(offset) {
+        Some((row, index)) => name_in(row, index, offset),
+        None => hex(offset),
+    }
+}
+
+/// A register's name, with its engine or number where there are several.
+fn name_in(row: &Register, index: u32, offset: u32) -> String {
     if row.len() == 1 {
         return row.name.to_owned();
     }

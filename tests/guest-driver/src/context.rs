@@ -8,6 +8,7 @@ use guest_memory::{GuestMemory, PAGE_SIZE};
 use crate::{Batch, DriverError, Frames, Gpu, Platform};
 
 const RING_PAGES: u32 = 4;
+const RING_BYTES: u32 = RING_PAGES * 4096;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Where the slots start in the context's address space.
 const BASE: u64 = 0x12_3450_0000;
@@ -160,9 +161,16 @@ impl Context {
             commands.flush_write(self.timeline_ggtt, self.seqno);
         }
         commands.interrupt();
-        for dword in commands.finish() {
+        let mut dwords = commands.finish();
+        // No command crosses the end of the ring: what is left there becomes
+        // MI_NOOP (Linux `gt/intel_ring.c:intel_ring_begin`).
+        let left = (RING_BYTES - self.tail) / 4;
+        if u32::try_from(dwords.len()).is_ok_and(|n| n > left) {
+            dwords.splice(0..0, (0..left).map(|_| 0));
+        }
+        for dword in dwords {
             memory.write_u32(self.ring + u64::from(self.tail), dword)?;
-            self.tail = (self.tail + 4) % (RING_PAGES * 4096);
+            self.tail = (self.tail + 4) % RING_BYTES;
         }
         Ok(self.seqno)
     }

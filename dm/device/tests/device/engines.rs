@@ -265,6 +265,13 @@ fn requests_wait_while_the_ring_is_full() {
     }
     assert_eq!(rig.world.alarms.lock().unwrap().len(), 1);
     assert_eq!(rig.device.inspect().backlog, 1);
+    let first = rig.device.next_deadline().unwrap();
+    rig.world
+        .now
+        .fetch_add(first, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(rig.device.next_deadline(), Some(first), "due, not put off");
+    rig.device.tick();
+    assert!(rig.device.next_deadline() > Some(first));
     *rig.world.full.lock().unwrap() = false;
     rig.device.tick();
     assert_eq!(

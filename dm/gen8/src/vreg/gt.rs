@@ -21,6 +21,14 @@ pub(super) static TABLE: &[Register] = &[
         "Linux gt/intel_gt.c:gen8_check_faults",
     ),
     plain("DONE_REG", at(0x40b0), u32::MAX, REGS),
+    // Invalidation is done by the time its request has been written: nothing
+    // here caches translations across submissions.
+    fixed(
+        "GEN8_TLB_INVALIDATE",
+        row(0x4260, 5, 4),
+        0,
+        "Linux gt/intel_gt.c:mmio_invalidate_full",
+    ),
     plain("GEN8_FAULT_TLB_DATA", row(0x4b10, 2, 4), 0, REGS),
     masked("CACHE_MODE_0", at(0x7000), "Linux gvt/mmio_context.c"),
     masked("CACHE_MODE_1", at(0x7004), "Linux gvt/mmio_context.c"),
