@@ -23,6 +23,11 @@ struct Arguments {
     #[arg(long, default_value_t = 50, value_name = "MICROSECONDS")]
     spin_us: u32,
 
+    /// MiB of global address space the guest may use, a multiple of 64; i915
+    /// writes all of its page table when it starts, each entry trapped.
+    #[arg(long, default_value_t = 128, value_name = "MIB")]
+    ggtt_mib: u32,
+
     /// Count accesses by register, for vgpuctl inspect.
     #[arg(long)]
     count_registers: bool,
@@ -97,6 +102,7 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
         device: Config {
             aperture_mib: start.aperture_mib,
             mode: start.mode.parse()?,
+            ggtt_mib: arguments.ggtt_mib,
             count_registers: arguments.count_registers,
         },
         spin: Duration::from_micros(arguments.spin_us.into()),
@@ -108,7 +114,14 @@ fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
     loop {
         match control.recv::<ToDm>() {
             Ok((ToDm::Inspect, _)) => {
-                control.send(&FromDm::Tree(server.inspect()?), &[])?;
+                match control.send(&FromDm::Tree(server.inspect()?), &[]) {
+                    // A guest can fill a device with registers.
+                    Err(ControlError::TooLong) => {
+                        let tree = serde_json::json!({"error": "too long for one message"});
+                        control.send(&FromDm::Tree(tree), &[])?;
+                    }
+                    other => other?,
+                }
             }
             Ok((ToDm::Stop, _)) => return Ok(()),
             Ok((ToDm::Start(_), _)) => log::warn!("a second start, ignored"),

@@ -163,6 +163,9 @@ impl Server {
             ggtt,
         } = end;
         let privcmd = hypervisor.open_privcmd()?;
+        // A guest that takes this process over reaches no other domain.
+        let restricted = privcmd.restrict(config.domid);
+        restricted.map_err(HypervisorError::from)?;
         let dm = DeviceModel::new(Arc::clone(&privcmd), config.domid);
         let vcpus = dm.nr_vcpus()?;
         let server = Arc::new(dm.create_ioreq_server()?);
@@ -200,6 +203,8 @@ impl Server {
         };
         for vcpu in 0..vcpus {
             let channels = hypervisor.open_event_channels()?;
+            let restricted = channels.restrict(config.domid);
+            restricted.map_err(HypervisorError::from)?;
             let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, config.domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
             this.start_vcpu(ioreqs, config.spin)?;

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use guest_memory::GuestMemory;
 use nix::errno::Errno;
@@ -54,33 +54,60 @@ impl VcpuLoop {
         }
         loop {
             let stopping = self.stop.load(Ordering::Acquire);
-            let look = if stopping {
-                Duration::ZERO
+            if let Some(request) = self.look()? {
+                self.spin.paid();
+                self.counts.polled.fetch_add(1, Ordering::Relaxed);
+                self.answer(&request)?;
+            } else if stopping {
+                return Ok(());
             } else {
-                self.spin.get()
-            };
-            match self.ioreqs.next(look, Some(Duration::ZERO))? {
-                Some(request) => {
-                    self.spin.paid();
-                    self.counts.polled.fetch_add(1, Ordering::Relaxed);
-                    self.answer(&request)?;
+                self.spin.wasted();
+                // Events of requests that were found by looking are still
+                // queued; without them the sleep would end at once.
+                if self.take_event()? {
+                    continue;
                 }
-                None if stopping => return Ok(()),
-                None => {
-                    self.spin.wasted();
-                    self.sleep();
-                    self.after_sleep()?;
-                }
+                self.sleep();
+                self.take_event()?;
             }
         }
     }
 
-    /// The request that ended the sleep says nothing about looking.
-    fn after_sleep(&mut self) -> Result<(), VcpuIoreqsError> {
-        if let Some(request) = self.ioreqs.next(Duration::ZERO, Some(Duration::ZERO))? {
-            self.answer(&request)?;
+    /// Looks for a request for a while, at least once.
+    fn look(&self) -> Result<Option<IoRequest>, VcpuIoreqsError> {
+        let spin = self.spin.get();
+        let start = Instant::now();
+        loop {
+            // A look at the clock costs more than one at the page.
+            for _ in 0..16 {
+                if let Some(request) = self.take()? {
+                    return Ok(Some(request));
+                }
+                std::hint::spin_loop();
+            }
+            if start.elapsed() >= spin {
+                return Ok(None);
+            }
         }
-        Ok(())
+    }
+
+    fn take(&self) -> Result<Option<IoRequest>, VcpuIoreqsError> {
+        Ok(self.ioreqs.page().take(self.ioreqs.vcpu())?)
+    }
+
+    /// Takes a queued event, if there is one, and answers the request it
+    /// announced; says whether there was a request.
+    fn take_event(&self) -> Result<bool, VcpuIoreqsError> {
+        let events = self.ioreqs.channel().events();
+        if let Some(port) = events.wait(Some(Duration::ZERO))? {
+            // Before looking, or an event in between is lost.
+            events.unmask(port)?;
+        }
+        let Some(request) = self.take()? else {
+            return Ok(false);
+        };
+        self.answer(&request)?;
+        Ok(true)
     }
 
     fn answer(&self, request: &IoRequest) -> Result<(), VcpuIoreqsError> {

@@ -33,7 +33,11 @@ fn config(domid: DomId) -> ServerConfig {
 }
 
 fn area() -> (DaemonEnd, vgpu_ring::DeviceEnd) {
-    let area = SharedArea::create(AreaConfig::default()).unwrap();
+    area_of(AreaConfig::default())
+}
+
+fn area_of(config: AreaConfig) -> (DaemonEnd, vgpu_ring::DeviceEnd) {
+    let area = SharedArea::create(config).unwrap();
     let bells = Bells::new().unwrap();
     let daemon = area.daemon_end(bells.try_clone().unwrap());
     (daemon, area.device_end(bells))
@@ -41,6 +45,10 @@ fn area() -> (DaemonEnd, vgpu_ring::DeviceEnd) {
 
 impl Guest {
     fn new(vcpus: u32) -> Self {
+        Self::with(vcpus, AreaConfig::default())
+    }
+
+    fn with(vcpus: u32, rings: AreaConfig) -> Self {
         let xen = FakeXen::new();
         let domain = xen
             .create_domain(DomainConfig {
@@ -48,7 +56,7 @@ impl Guest {
                 ..DomainConfig::default()
             })
             .unwrap();
-        let (vgpud, end) = area();
+        let (vgpud, end) = area_of(rings);
         let server = Server::attach(&xen, &config(domain.id()), end).unwrap();
         let vcpu = domain.vcpu(0).unwrap();
         let hole = MmioHole {
@@ -116,7 +124,7 @@ fn a_guest_finds_the_device_and_i915s_first_reads_succeed() {
     assert!(guest.server.statistics().requests > 10);
     let tree = guest.server.inspect().unwrap();
     assert_eq!(tree["function"], "0000:00:10.0");
-    assert_eq!(tree["device"]["windows"]["BAR0"].is_string(), true);
+    assert!(tree["device"]["windows"]["BAR0"].is_string());
     assert!(tree.to_string().len() < 100 << 10, "fits a control message");
 }
 
@@ -171,6 +179,31 @@ fn a_submission_goes_to_vgpud_and_its_completion_interrupts_the_guest() {
     let read = |at: u64| guest.vcpu.mmio_read(0x12_3000 + at, 4).unwrap();
     assert_eq!(read(0x7c), 1);
     assert_eq!((read(0x40), read(0x48)), (0x1, 0x18));
+}
+
+#[test]
+fn a_slow_vgpud_gets_everything_in_the_end() {
+    let mut guest = Guest::with(
+        1,
+        AreaConfig {
+            submit_slots: 2,
+            complete_slots: 2,
+        },
+    );
+    // A chicken register of each write, then a list on each engine.
+    for (offset, value) in [(0x7000, 1), (0x7004, 2), (0x7008, 3), (0x7010, 4)] {
+        guest.write(offset, 0xffff_0000 | value);
+    }
+    for engine in Engine::ALL {
+        for value in [0, 0, 0x20, 0x8019] {
+            guest.write(engine.mmio_base() + ring::ELSP, value);
+        }
+    }
+    let got: Vec<Request> = (0..8).map(|_| guest.next_request()).collect();
+    for (n, request) in got.iter().enumerate() {
+        let submit = matches!(request, Request::Submit { .. });
+        assert_eq!(submit, n >= 4, "{got:?}");
+    }
 }
 
 #[test]

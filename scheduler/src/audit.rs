@@ -6,6 +6,7 @@
 //! windows, and the copy is what runs. Batches in the context's own tables
 //! run without privilege and are left to the hardware.
 
+mod error;
 mod rules;
 
 use gen8::Engine;
@@ -13,6 +14,7 @@ use gen8::cmd::{self, mi_op};
 use gen8::irq;
 
 use crate::ggtt::NotMapped;
+pub use error::{At, AuditError, Refusal, Rule};
 
 /// What the audit asks of the outside.
 pub trait Site {
@@ -35,125 +37,6 @@ pub trait Site {
     /// # Errors
     /// [`AuditError::Exhausted`].
     fn place(&mut self, batch: &[u32]) -> Result<u32, AuditError>;
-}
-
-/// Which rule a command broke.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rule {
-    /// The command is not for guests.
-    #[error("guests may not use it")]
-    Forbidden,
-    /// Too short for its own fields.
-    #[error("{have} dwords, at least {need} needed")]
-    Short {
-        /// Its dwords.
-        have: u32,
-        /// What its fields need.
-        need: u32,
-    },
-    /// Longer than what was submitted.
-    #[error("{need} dwords, but only {left} up to the end")]
-    PastEnd {
-        /// Its dwords.
-        need: u32,
-        /// Dwords left.
-        left: u32,
-    },
-    /// It lies across the end of the ring.
-    #[error("it lies across the end of the ring")]
-    AcrossWrap,
-    /// A register it may not write.
-    #[error("may not write {value:?} to register {offset:#x}")]
-    RegisterWrite {
-        /// BAR0 offset.
-        offset: u32,
-        /// The value, if known.
-        value: Option<u32>,
-    },
-    /// A register it may not read.
-    #[error("may not read register {offset:#x}")]
-    RegisterRead {
-        /// BAR0 offset.
-        offset: u32,
-    },
-    /// A global address above 4 GiB.
-    #[error("global address has upper half {upper:#x}, allowed: 0")]
-    HighAddress {
-        /// The upper dword.
-        upper: u32,
-    },
-    /// An offset outside the status page.
-    #[error("status page offset {offset:#x}, allowed: up to 0xff8")]
-    StatusOffset {
-        /// The offset.
-        offset: u32,
-    },
-    /// Batches too deep.
-    #[error("batches nest or chain more than {max} deep")]
-    Depth {
-        /// The limit.
-        max: u32,
-    },
-    /// Too much to copy.
-    #[error("more than {max} dwords of privileged commands")]
-    Budget {
-        /// The limit.
-        max: u32,
-    },
-}
-
-/// A refused command.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{command} ({header:#010x}) at {at}: {rule}")]
-pub struct Refusal {
-    /// The command's name.
-    pub command: &'static str,
-    /// Its first dword.
-    pub header: u32,
-    /// Where it stands.
-    pub at: At,
-    /// What it broke.
-    pub rule: Rule,
-}
-
-/// Where a command stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    /// Byte offset in the ring.
-    Ring(u32),
-    /// The guest's global address.
-    Batch(u32),
-}
-
-impl std::fmt::Display for At {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Ring(o) => write!(f, "ring offset {o:#x}"),
-            Self::Batch(a) => write!(f, "global address {a:#x}"),
-        }
-    }
-}
-
-/// Why a buffer may not run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AuditError {
-    /// A command broke a rule.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The command streamer could not decode it either.
-    #[error("{header:#010x} at {at} is no command of this engine")]
-    Unknown {
-        /// The dword.
-        header: u32,
-        /// Where it stands.
-        at: At,
-    },
-    /// It needs a page the guest has not mapped.
-    #[error(transparent)]
-    NotMapped(#[from] NotMapped),
-    /// No room for windows or copies.
-    #[error("{0}")]
-    Exhausted(String),
 }
 
 /// What one submission may cost.
@@ -349,18 +232,6 @@ fn refuse(command: &cmd::Command, header: u32, at: At, rule: Rule) -> AuditError
         at,
         rule,
     })
-}
-
-impl AuditError {
-    /// The dword concerned, for IPEHR.
-    #[must_use]
-    pub const fn header(&self) -> u32 {
-        match self {
-            Self::Refused(r) => r.header,
-            Self::Unknown { header, .. } => *header,
-            Self::NotMapped(_) | Self::Exhausted(_) => 0,
-        }
-    }
 }
 
 /// Interrupts a guest may see of its own engine.

@@ -192,6 +192,14 @@ impl Dma for DmaSpace {
 mod tests {
     use super::*;
 
+    impl DmaSpace {
+        /// Whether a chunk is mapped there.
+        pub fn mapped(&self, address: u64) -> bool {
+            self.chunk(address >> CHUNK_SHIFT)
+                .is_some_and(|c| !matches!(&*read(c), Chunk::Empty))
+        }
+    }
+
     #[test]
     fn what_is_not_mapped_faults_at_its_first_byte() {
         let dma = DmaSpace::new();

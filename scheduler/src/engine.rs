@@ -269,16 +269,16 @@ impl EngineUnit {
         } else if bits & irq::ERROR != 0 {
             self.failed(&mut state, mine)
         } else {
-            let client = state.running.as_ref().map(|r| Arc::clone(&r.job.client));
-            drop(state);
-            if let Some(client) = client
-                && mine != 0
-            {
-                client.interrupts(self.engine, mine);
-            }
-            return;
+            None
+        };
+        let goes_on = match &left {
+            None if mine != 0 => state.running.as_ref().map(|r| Arc::clone(&r.job.client)),
+            _ => None,
         };
         drop(state);
+        if let Some(client) = goes_on {
+            client.interrupts(self.engine, mine);
+        }
         self.tell(left);
     }
 
@@ -331,9 +331,17 @@ impl EngineUnit {
         left
     }
 
-    /// Ends a workload that has run too long. Also ends what waits on a dead
-    /// engine.
+    /// Looks after the engine at every tick: finds a completion whose
+    /// interrupt was lost, ends a workload that has run too long, and ends
+    /// what waits on a dead engine.
     pub fn check(&self) {
+        let overlooked = {
+            let state = lock(&self.state);
+            state.running.is_some() && self.hardware.has_events()
+        };
+        if overlooked {
+            self.interrupt();
+        }
         let mut state = lock(&self.state);
         let now = self.clock.now();
         let mut left = Vec::new();

@@ -103,6 +103,8 @@ pub(crate) fn run(
             Woken::Interrupt => answer(gpu, engines),
             Woken::Tick => {}
         }
+        // Also after an interrupt: a steady stream of them must not keep the
+        // watchdog from its work.
         for unit in engines.iter() {
             unit.check();
         }

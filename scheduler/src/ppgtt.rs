@@ -11,17 +11,18 @@
 //! then the GPU may still hold a cached way to it.
 
 mod entry;
+mod tables;
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use gen8::pte::{ENTRIES, Level};
 use guest_memory::{Gfn, PAGE_SIZE};
 
-use crate::dma::{GuestMap, HostPage, HostPages, OutOfPages};
+use crate::dma::{GuestMap, HostPages, OutOfPages};
 use crate::sync::lock;
 use entry::Entry;
+use tables::{Id, Root, Tables};
 
 /// How many tables one guest may have shadowed.
 #[derive(Clone, Copy, Debug)]
@@ -70,47 +71,6 @@ pub struct TableCounts {
     pub translated: u64,
     /// Tables freed.
     pub freed: u64,
-}
-
-/// Place in the list of tables, counted from one: half the size in a list of
-/// children that may be absent.
-type Id = NonZeroU32;
-
-fn place(id: Id) -> Option<usize> {
-    usize::try_from(id.get() - 1).ok()
-}
-
-struct Table {
-    key: (Gfn, Level),
-    /// The entries this shadow was made from.
-    copy: Box<[u64; ENTRIES]>,
-    page: HostPage,
-    /// The children, at most one an entry; none in a page table.
-    children: Vec<Option<Id>>,
-    /// The pass that last compared it.
-    checked: u64,
-    /// The sweep that last reached it.
-    marked: u64,
-    /// Entries that named no memory and may later.
-    unresolved: bool,
-}
-
-struct Root {
-    id: Id,
-    used: u64,
-    pins: u32,
-    /// The guest gave it up.
-    doomed: bool,
-}
-
-struct Tables {
-    tables: Vec<Option<Table>>,
-    free: Vec<Id>,
-    by_key: HashMap<(Gfn, Level), Id>,
-    roots: HashMap<Gfn, Root>,
-    pass: u64,
-    pins: u32,
-    counts: TableCounts,
 }
 
 /// The shadow tables of one vGPU.
@@ -333,114 +293,6 @@ impl ShadowTables {
             }
         }
         Ok(())
-    }
-}
-
-impl Tables {
-    fn table(&self, id: Id) -> Option<&Table> {
-        self.tables.get(place(id)?)?.as_ref()
-    }
-
-    fn table_mut(&mut self, id: Id) -> Option<&mut Table> {
-        self.tables.get_mut(place(id)?)?.as_mut()
-    }
-
-    fn live(&self) -> usize {
-        self.by_key.len()
-    }
-
-    fn create(
-        &mut self,
-        gfn: Gfn,
-        level: Level,
-        pages: &Arc<HostPages>,
-        max: usize,
-    ) -> Result<Id, ShadowError> {
-        if self.live() >= max {
-            return Err(ShadowError::TooMany { max });
-        }
-        let children = if level == Level::Pt { 0 } else { ENTRIES };
-        let table = Table {
-            key: (gfn, level),
-            copy: Box::new([0; ENTRIES]),
-            page: pages.allocate()?,
-            children: vec![None; children],
-            checked: 0,
-            marked: 0,
-            unresolved: false,
-        };
-        let id = match self.free.pop() {
-            Some(id) => id,
-            None => {
-                self.tables.push(None);
-                // Bounded by `max`.
-                u32::try_from(self.tables.len())
-                    .ok()
-                    .and_then(Id::new)
-                    .ok_or(ShadowError::TooMany { max })?
-            }
-        };
-        if let Some(slot) = place(id).and_then(|i| self.tables.get_mut(i)) {
-            *slot = Some(table);
-        }
-        self.by_key.insert((gfn, level), id);
-        Ok(id)
-    }
-
-    /// Frees what no root reaches. Nothing of the vGPU may be at the GPU.
-    fn sweep(&mut self) {
-        self.pass += 1;
-        let mark = self.pass;
-        let mut open: Vec<Id> = self.roots.values().map(|r| r.id).collect();
-        while let Some(id) = open.pop() {
-            let Some(table) = self.table_mut(id) else {
-                continue;
-            };
-            if table.marked == mark {
-                continue;
-            }
-            table.marked = mark;
-            open.extend(table.children.iter().flatten());
-        }
-        for (n, slot) in (1..).zip(self.tables.iter_mut()) {
-            if let Some(table) = slot
-                && table.marked != mark
-                && let Some(id) = Id::new(n)
-            {
-                self.by_key.remove(&table.key);
-                *slot = None;
-                self.free.push(id);
-                self.counts.freed += 1;
-            }
-        }
-    }
-
-    /// Frees the roots the guest gave up, if there are any.
-    fn bury(&mut self) {
-        let before = self.roots.len();
-        self.roots.retain(|_, r| !r.doomed);
-        if self.roots.len() != before {
-            self.sweep();
-        }
-    }
-
-    /// Frees what is unreachable, then the roots longest unused, down to
-    /// `keep` tables; `spare` stays.
-    fn make_room(&mut self, keep: usize, spare: Gfn) {
-        self.sweep();
-        while self.live() > keep {
-            let oldest = self
-                .roots
-                .iter()
-                .filter(|(gfn, _)| **gfn != spare)
-                .min_by_key(|(_, r)| r.used)
-                .map(|(gfn, _)| *gfn);
-            let Some(oldest) = oldest else {
-                return;
-            };
-            self.roots.remove(&oldest);
-            self.sweep();
-        }
     }
 }
 

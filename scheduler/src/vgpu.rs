@@ -1,6 +1,8 @@
 //! One vGPU: its lanes, tables, registers, events.
 
+mod config;
 mod lane;
+mod run;
 mod worker;
 
 use std::collections::VecDeque;
@@ -12,56 +14,18 @@ use gen8::{Engine, EngineSet};
 use guest_memory::{Gfn, GuestMemory};
 use vgpu_ring::{Event, FaultReason, Request};
 
-use crate::audit::AuditLimits;
 use crate::counters::Counters;
-use crate::dma::{GuestMap, MapLimits};
-use crate::engine::{Client, Outcome, VgpuRegisters};
+use crate::dma::GuestMap;
+use crate::engine::VgpuRegisters;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
-use crate::ppgtt::{ShadowTables, TableLimits};
+use crate::ppgtt::ShadowTables;
 use crate::scheduler::Shared;
 use crate::sync::lock;
-use crate::workload::{self, Element, PrepareError, Shadow, Source, Workload};
+use crate::workload::Shadow;
+pub use config::{VgpuConfig, VgpuError};
 use lane::{Active, Lane, LoadError};
 use worker::Worker;
-
-/// What can be chosen about a vGPU.
-#[derive(Clone, Debug, Default)]
-pub struct VgpuConfig {
-    /// Identifies it; not in use by another. A domain id, say.
-    pub id: u64,
-    /// Its share of the GPU's bus.
-    pub map: MapLimits,
-    /// Its share of shadow tables.
-    pub tables: TableLimits,
-    /// What one submission may cost.
-    pub audit: AuditLimits,
-}
-
-/// Why a vGPU cannot go on: its device model broke the protocol, or it was
-/// removed. Whoever owns the connection drops it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum VgpuError {
-    /// A sequence number went back.
-    #[error("load {seq} on {engine} follows load {last}; numbers must grow")]
-    Sequence {
-        /// The engine.
-        engine: &'static str,
-        /// The number.
-        seq: u64,
-        /// The number before.
-        last: u64,
-    },
-    /// An engine that does not exist.
-    #[error("engine {0}, allowed: 0 to 3")]
-    Engine(u8),
-    /// It does not take its events.
-    #[error("the device model leaves {0} events waiting")]
-    NotDraining(usize),
-    /// It was removed.
-    #[error("the vGPU was removed")]
-    Removed,
-}
 
 /// Refusals kept for inspection.
 const REFUSALS: usize = 16;
@@ -204,78 +168,6 @@ impl Vgpu {
         Ok(())
     }
 
-    /// Starts the lane's next element, if it has one and none is active.
-    fn advance(self: &Arc<Self>, engine: Engine) {
-        let slot = self.slot(engine);
-        let mut lane = lock(&slot.lane);
-        while let Some((active, descriptor)) = lane.next() {
-            match self.prepare(engine, &mut lane.shadow, descriptor) {
-                Ok(Element::Work(work)) => {
-                    slot.counters.ptes_written.add(work.cost.ptes);
-                    slot.counters.bytes_copied.add(work.cost.bytes);
-                    slot.counters.commands.add(work.cost.commands);
-                    lane.active = Some(active);
-                    let client: Arc<dyn Client> = Arc::clone(self) as _;
-                    let unit = &self.shared.engines[engine.index()];
-                    if unit.submit(client, work).is_err() {
-                        lane.active = None;
-                        self.fault(engine, &mut lane, active, FaultReason::TimedOut, 0);
-                    }
-                    return;
-                }
-                Ok(Element::Empty) => {
-                    slot.counters.completed.add(1);
-                    self.done(engine, active);
-                }
-                Err(e) => {
-                    slot.counters.refused.add(1);
-                    self.refused(engine, &e);
-                    self.fault(engine, &mut lane, active, e.reason(), e.header());
-                    return;
-                }
-            }
-        }
-    }
-
-    fn prepare(
-        &self,
-        engine: Engine,
-        shadow: &mut Shadow,
-        descriptor: Descriptor,
-    ) -> Result<Element, PrepareError> {
-        let table = lock(&self.table).clone();
-        let Some(table) = table else {
-            return Ok(Element::Empty);
-        };
-        let source = Source {
-            vgpu: self.id(),
-            map: &self.map,
-            table: table.as_ref(),
-            tables: &self.tables,
-            windows: &self.shared.windows,
-            pages: &self.shared.pages,
-            limits: self.config.audit,
-        };
-        workload::prepare(&source, shadow, engine, descriptor)
-    }
-
-    fn refused(&self, engine: Engine, error: &PrepareError) {
-        log::debug!("vGPU {} {}: {error}", self.id(), engine.sysfs_name());
-        let mut refusals = lock(&self.refusals);
-        if refusals.len() >= REFUSALS {
-            refusals.pop_front();
-        }
-        refusals.push_back(format!("{}: {error}", engine.sysfs_name()));
-    }
-
-    fn done(&self, engine: Engine, active: Active) {
-        self.push(Event::ContextDone {
-            engine: index(engine),
-            element: active.element,
-            seq: active.seq,
-        });
-    }
-
     /// Stops the engine for this vGPU and says why.
     fn fault(
         &self,
@@ -412,56 +304,4 @@ impl EventSink for Nowhere {
 /// The engine's number in a message.
 fn index(engine: Engine) -> u8 {
     engine.index().to_le_bytes()[0]
-}
-
-impl Client for Vgpu {
-    fn id(&self) -> u64 {
-        self.config.id
-    }
-
-    fn registers(&self, engine: Engine) -> &Arc<Mutex<VgpuRegisters>> {
-        &self.slot(engine).registers
-    }
-
-    fn counters(&self, engine: Engine) -> &Counters {
-        &self.slot(engine).counters
-    }
-
-    fn interrupts(&self, engine: Engine, bits: u16) {
-        self.slot(engine).counters.interrupts.add(1);
-        self.push(Event::Interrupt {
-            engine: index(engine),
-            bits,
-        });
-    }
-
-    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome) {
-        let slot = self.slot(engine);
-        let active = lock(&slot.lane).active;
-        if let Some(active) = active {
-            match outcome {
-                Outcome::Done => {
-                    let bytes = workload.write_back(&self.map);
-                    slot.counters
-                        .bytes_copied
-                        .add(u64::try_from(bytes).unwrap_or(0));
-                    self.done(engine, active);
-                }
-                Outcome::Failed { reason, ipehr } => {
-                    self.fault(engine, &mut lock(&slot.lane), active, reason, ipehr);
-                }
-                Outcome::Cancelled => {}
-            }
-        }
-        // What the GPU used is let go before anyone learns that it is idle.
-        drop(workload);
-        let mut lane = lock(&slot.lane);
-        lane.active = None;
-        let more = lane.waiting() > 0;
-        drop(lane);
-        slot.idle.notify_all();
-        if more {
-            self.worker.advance(engine);
-        }
-    }
 }

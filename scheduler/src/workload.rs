@@ -4,7 +4,9 @@
 //! from the copies: a shadow register page, a shadow ring, shadow tables.
 //! The rest of the image is the guest's own pages.
 
+mod error;
 mod image;
+mod shadow;
 mod site;
 
 use std::sync::Arc;
@@ -12,67 +14,18 @@ use std::sync::Arc;
 use gen8::csb::Descriptor;
 use gen8::{Engine, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
-use vgpu_ring::FaultReason;
 
-use crate::audit::{AuditError, AuditLimits, Auditor};
-use crate::dma::{GuestMap, HostPage, HostPages, OutOfPages};
+use crate::audit::{AuditLimits, Auditor};
+use crate::dma::{GuestMap, HostPage, HostPages};
 use crate::ggtt::{GuestGgtt, NotMapped, translate};
-use crate::ppgtt::{RootPin, ShadowError, ShadowTables};
-use crate::windows::{Key, NoRoom, Pin, What, Windows, entry};
-use image::{Image, ImageError};
+use crate::ppgtt::{RootPin, ShadowTables};
+use crate::windows::{Key, Pin, What, Windows, entry};
+pub use error::PrepareError;
+use image::Image;
+pub use image::ImageError;
+pub use shadow::Shadow;
+use shadow::{read_ring, write_ring};
 use site::{Placed, WorkloadSite};
-
-/// Why an element cannot run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PrepareError {
-    /// The descriptor is not one a guest of this generation uses.
-    #[error("context descriptor {0:#x}: allowed are valid ones of 48-bit contexts")]
-    Descriptor(u64),
-    /// The register page makes no sense.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// A page the context needs is not there.
-    #[error(transparent)]
-    NotMapped(#[from] NotMapped),
-    /// The audit.
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    /// The page tables.
-    #[error(transparent)]
-    Shadow(#[from] ShadowError),
-    /// The global table is full.
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-    /// No own page is left.
-    #[error(transparent)]
-    OutOfPages(#[from] OutOfPages),
-}
-
-impl PrepareError {
-    /// What the device model is told.
-    #[must_use]
-    pub const fn reason(&self) -> FaultReason {
-        match self {
-            Self::Descriptor(_) | Self::Image(_) => FaultReason::Descriptor,
-            Self::NotMapped(_) | Self::Audit(AuditError::NotMapped(_)) => FaultReason::Unmapped,
-            Self::Audit(AuditError::Refused(_)) => FaultReason::Refused,
-            Self::Audit(AuditError::Unknown { .. }) => FaultReason::Instruction,
-            Self::Audit(AuditError::Exhausted(_))
-            | Self::Shadow(_)
-            | Self::NoRoom(_)
-            | Self::OutOfPages(_) => FaultReason::Exhausted,
-        }
-    }
-
-    /// The header of the command concerned, or 0.
-    #[must_use]
-    pub const fn header(&self) -> u32 {
-        match self {
-            Self::Audit(e) => e.header(),
-            _ => 0,
-        }
-    }
-}
 
 /// What a workload is made from.
 pub struct Source<'a> {
@@ -90,46 +43,6 @@ pub struct Source<'a> {
     pub pages: &'a Arc<HostPages>,
     /// What the audit may cost.
     pub limits: AuditLimits,
-}
-
-/// The shadow ring and register page of one vGPU on one engine. It has one
-/// workload at a time there, so one set serves all its contexts; it is used
-/// anew only when the last workload is through.
-#[derive(Default)]
-pub struct Shadow {
-    registers: Option<Arc<HostPage>>,
-    /// By page of the ring; pages appear when first used.
-    ring: Vec<Option<Arc<HostPage>>>,
-}
-
-impl Shadow {
-    fn registers(&mut self, pages: &Arc<HostPages>) -> Result<Arc<HostPage>, OutOfPages> {
-        if let Some(page) = &self.registers {
-            return Ok(Arc::clone(page));
-        }
-        let page = Arc::new(pages.allocate()?);
-        self.registers = Some(Arc::clone(&page));
-        Ok(page)
-    }
-
-    fn ring_page(
-        &mut self,
-        index: usize,
-        pages: &Arc<HostPages>,
-    ) -> Result<Arc<HostPage>, OutOfPages> {
-        if self.ring.len() <= index {
-            // Bounded by the largest ring, 512 pages.
-            self.ring.resize(index + 1, None);
-        }
-        if let Some(Some(page)) = self.ring.get(index) {
-            return Ok(Arc::clone(page));
-        }
-        let page = Arc::new(pages.allocate()?);
-        if let Some(slot) = self.ring.get_mut(index) {
-            *slot = Some(Arc::clone(&page));
-        }
-        Ok(page)
-    }
 }
 
 /// What preparing cost.
@@ -341,68 +254,6 @@ fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn
     (first..first + pages)
         .map(|page| translate(table, page))
         .collect()
-}
-
-/// Copies the dwords from head to tail, around the end of the ring.
-fn read_ring(
-    source: &Source<'_>,
-    ring: &image::Ring,
-    words: &mut [u32],
-) -> Result<(), PrepareError> {
-    let mut offset = ring.head;
-    let mut rest = words;
-    while !rest.is_empty() {
-        let in_page = offset & 0xfff;
-        let n = usize::try_from((0x1000 - in_page) / 4)
-            .unwrap_or(0)
-            .min(rest.len());
-        let (these, later) = rest.split_at_mut(n);
-        let address = ring.start.wrapping_add(offset & !0xfff);
-        site::read_dwords(source, address | in_page, these)?;
-        rest = later;
-        offset += (0x1000 - in_page).min(u32::try_from(n * 4).unwrap_or(0));
-        if offset >= ring.size {
-            offset = 0;
-        }
-    }
-    Ok(())
-}
-
-/// Puts the audited dwords into the shadow ring at the same offsets.
-fn write_ring(
-    source: &Source<'_>,
-    shadow: &mut Shadow,
-    engine: Engine,
-    ring: &image::Ring,
-    words: &[u32],
-) -> Result<(Pin, Vec<Arc<HostPage>>), PrepareError> {
-    let scratch = source.windows.scratch_entry();
-    let mut entries = vec![scratch; usize::try_from(ring.size / 4096).unwrap_or(0)];
-    let mut used = Vec::new();
-    let mut offset = usize::try_from(ring.head).unwrap_or(0);
-    let size = usize::try_from(ring.size).unwrap_or(0);
-    let mut rest = words;
-    while !rest.is_empty() {
-        let in_page = offset % PAGE_SIZE;
-        let n = ((PAGE_SIZE - in_page) / 4).min(rest.len());
-        let page = shadow.ring_page(offset / PAGE_SIZE, source.pages)?;
-        let bytes: Vec<u8> = rest[..n].iter().flat_map(|w| w.to_le_bytes()).collect();
-        page.write(in_page, &bytes);
-        if let Some(e) = entries.get_mut(offset / PAGE_SIZE) {
-            *e = entry(page.bus());
-        }
-        used.push(page);
-        rest = &rest[n..];
-        offset += n * 4;
-        if offset >= size {
-            offset = 0;
-        }
-    }
-    let key = Key {
-        vgpu: source.vgpu,
-        what: What::Ring { engine },
-    };
-    Ok((source.windows.pin(key, &entries)?, used))
 }
 
 #[cfg(test)]

@@ -9,6 +9,15 @@ pub const APERTURE_MIN_MIB: u32 = 64;
 /// The largest BAR2 offered, in MiB.
 pub const APERTURE_MAX_MIB: u32 = 512;
 
+/// MiB that the global page table covers.
+pub const GGTT_MIB: u32 = 4096;
+/// What a part of it that the driver may use is a multiple of, in MiB.
+pub const GGTT_STEP_MIB: u32 = 64;
+
+fn whole_table() -> u32 {
+    GGTT_MIB
+}
+
 /// What a device is made with. Part of the saved state: a guest must find
 /// the same device after migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +28,13 @@ pub struct Config {
     pub aperture_mib: u32,
     /// The monitor's preferred mode.
     pub mode: Mode,
+    /// MiB of global address space that the driver is told it may use, a
+    /// multiple of [`GGTT_STEP_MIB`] up to [`GGTT_MIB`]; the rest is
+    /// ballooned. i915 in a guest writes every entry of it when it starts
+    /// (Linux `gt/intel_ggtt.c:init_ggtt`, `intel_scanout_needs_vtd_wa`),
+    /// 256 a MiB, each of which is a trapped access.
+    #[serde(default = "whole_table")]
+    pub ggtt_mib: u32,
     /// Whether to count accesses by register, for inspection. Costs some
     /// tens of nanoseconds an access.
     #[serde(default)]
@@ -30,6 +46,7 @@ impl Default for Config {
         Self {
             aperture_mib: 256,
             mode: Mode::default(),
+            ggtt_mib: GGTT_MIB,
             count_registers: false,
         }
     }
@@ -41,6 +58,9 @@ pub enum ConfigError {
     /// The aperture's size.
     #[error("aperture is {0} MiB, allowed: 64, 128, 256, 512")]
     Aperture(u32),
+    /// The usable part of the global page table.
+    #[error("usable global address space is {0} MiB, allowed: multiples of 64 up to 4096")]
+    Ggtt(u32),
     /// The preferred mode.
     #[error("mode is {given}, allowed: {allowed}")]
     Mode {
@@ -61,7 +81,28 @@ impl Config {
         if !mib.is_power_of_two() || !(APERTURE_MIN_MIB..=APERTURE_MAX_MIB).contains(&mib) {
             return Err(ConfigError::Aperture(mib));
         }
+        let mib = self.ggtt_mib;
+        if mib == 0 || mib > GGTT_MIB || !mib.is_multiple_of(GGTT_STEP_MIB) {
+            return Err(ConfigError::Ggtt(mib));
+        }
         Ok(())
+    }
+
+    /// The parts of the global address space that the driver may use: bytes
+    /// from 0 that BAR2 shows, then first address and bytes beyond BAR2. The
+    /// latter are never 0, which i915 would refuse. Needs a checked
+    /// configuration.
+    pub(crate) fn usable(&self) -> (u32, (u32, u32)) {
+        let aperture = self.aperture_bytes();
+        // Half of it where the CPU reaches, as far as BAR2 reaches.
+        let mappable = (self.ggtt_mib / 2).min(self.aperture_mib) << 20;
+        if self.ggtt_mib == GGTT_MIB {
+            return (aperture, (aperture, aperture.wrapping_neg()));
+        }
+        let rest = (self.ggtt_mib << 20) - mappable;
+        // At most 4 GiB less a step, so it ends within the table when it
+        // starts behind BAR2; cut off what would not.
+        (mappable, (aperture, rest.min(aperture.wrapping_neg())))
     }
 
     /// Bytes of BAR2. Needs a checked configuration.
@@ -84,5 +125,32 @@ mod tests {
             assert_eq!(config.check(), Err(ConfigError::Aperture(mib)));
         }
         assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn what_the_driver_may_use_lies_in_the_table() {
+        for aperture_mib in [64, 128, 256, 512] {
+            for ggtt_mib in (64..=GGTT_MIB).step_by(64) {
+                let config = Config {
+                    aperture_mib,
+                    ggtt_mib,
+                    ..Config::default()
+                };
+                assert_eq!(config.check(), Ok(()));
+                let (mappable, (base, size)) = config.usable();
+                assert!(mappable > 0 && mappable <= config.aperture_bytes());
+                assert!(base >= config.aperture_bytes() && size > 0);
+                assert!(u64::from(base) + u64::from(size) <= 1 << 32);
+            }
+        }
+        let whole = Config::default().usable();
+        assert_eq!(whole, (256 << 20, (256 << 20, 0xf000_0000)));
+        for ggtt_mib in [0, 63, 4160] {
+            let config = Config {
+                ggtt_mib,
+                ..Config::default()
+            };
+            assert_eq!(config.check(), Err(ConfigError::Ggtt(ggtt_mib)));
+        }
     }
 }

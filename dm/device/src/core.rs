@@ -71,6 +71,8 @@ pub(crate) struct Core {
     pub(crate) incidents: Incidents,
     /// Accesses by register, when they are counted.
     pub(crate) counts: Option<FxHashMap<u32, u64>>,
+    /// When to try again to send what did not fit.
+    pub(crate) retry_at: Option<u64>,
     /// The deadline last told to the clock; `u64::MAX` for none.
     pub(crate) alarm: u64,
     /// The deadline may differ from that.
@@ -89,6 +91,7 @@ impl Core {
             backlog: Backlog::default(),
             incidents: Incidents::default(),
             counts: config.count_registers.then(FxHashMap::default),
+            retry_at: None,
             alarm: u64::MAX,
             deadline_moved: false,
             config: config.clone(),
@@ -121,7 +124,13 @@ impl Core {
     /// line and the alarm. Called at the end of every entry.
     pub(crate) fn settle(&mut self, seams: &Seams) {
         self.settle_interrupt(seams);
-        if !std::mem::take(&mut self.deadline_moved) && self.backlog.is_empty() {
+        if self.backlog.is_empty() {
+            self.retry_at = None;
+        } else if self.retry_at.is_none() {
+            self.retry_at = Some(seams.clock.now_ns().saturating_add(RETRY_NS));
+            self.deadline_moved = true;
+        }
+        if !std::mem::take(&mut self.deadline_moved) {
             return;
         }
         let deadline = self.deadline(seams).unwrap_or(u64::MAX);
@@ -136,14 +145,19 @@ impl Core {
             .set_pending(self.irqs.pending(), &*seams.interrupts);
     }
 
+    /// Tries again to send what did not fit.
+    pub(crate) fn retry(&mut self, seams: &Seams, now_ns: u64) {
+        let sent = self.backlog.flush(&*seams.port);
+        self.retry_at = (!sent).then(|| now_ns.saturating_add(RETRY_NS));
+    }
+
     /// When the device wants to be ticked.
     pub(crate) fn deadline(&self, seams: &Seams) -> Option<u64> {
         let blank = self.next_blank(seams);
-        if self.backlog.is_empty() {
-            return blank;
+        match (blank, self.retry_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
         }
-        let retry = seams.clock.now_ns().saturating_add(RETRY_NS);
-        Some(blank.unwrap_or(u64::MAX).min(retry))
     }
 
     /// Counts an access to a register, if those are counted.

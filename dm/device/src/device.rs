@@ -289,8 +289,8 @@ impl Device {
     /// alarm is for deadlines that others cause.
     pub fn tick(&self) {
         let mut core = self.lock();
-        core.backlog.flush(&*self.seams.port);
         let now = self.seams.clock.now_ns();
+        core.retry(&self.seams, now);
         core.pass_blanks(now);
         core.alarm = core.deadline(&self.seams).unwrap_or(u64::MAX);
         core.deadline_moved = false;
@@ -305,7 +305,10 @@ impl Device {
 
     /// Sends requests that did not fit before; says whether none is left.
     pub fn flush(&self) -> bool {
-        self.lock().backlog.flush(&*self.seams.port)
+        let now = self.seams.clock.now_ns();
+        let mut core = self.lock();
+        core.retry(&self.seams, now);
+        core.backlog.is_empty()
     }
 
     /// Tells a new vgpud what the last one knew: the registers the GPU needs

@@ -368,9 +368,12 @@ impl Core {
     }
 
     /// The guest stops an engine. i915 does that only before a reset, and
-    /// then waits 100 ms for the engine to be idle, where the reset itself
-    /// must be done in 2 ms (Linux `gt/intel_engine_cs.c:__intel_engine_stop_cs`,
-    /// `gt/intel_reset.c:gen6_hw_domain_reset`): so the work is given up now.
+    /// then waits 1 ms, before a reset of the whole GPU 100 ms, for the
+    /// engine to be idle; the reset itself must be done in 2 ms (Linux
+    /// `gt/intel_engine_cs.c:__intel_engine_stop_cs`,
+    /// `gt/intel_reset.c:gen6_hw_domain_reset`). So the work is given up now.
+    /// An engine reset that takes longer fails; i915 starts the ring again
+    /// and resets the whole GPU, for which the time is enough.
     fn stop(&mut self, seams: &Seams, engine: Engine) {
         self.give_up(seams, EngineSet::of(&[engine]));
     }
@@ -399,7 +402,13 @@ impl Core {
             bits |= 1 << engine.index();
             if !state.port.is_idle() {
                 state.killed = true;
-                state.awaited = Some(epoch);
+                // After a fault vgpud has stopped the engine already. That
+                // must not wait: i915 resets it with bottom halves off, where
+                // it gives the ring 1 ms (Linux
+                // `gt/intel_engine_cs.c:stop_timeout`).
+                if !state.port.is_faulted() {
+                    state.awaited = Some(epoch);
+                }
             }
         }
         if bits == 0 {

@@ -27,7 +27,9 @@ mod registers;
 mod seams;
 mod state;
 
-pub use config::{APERTURE_MAX_MIB, APERTURE_MIN_MIB, Config, ConfigError};
+pub use config::{
+    APERTURE_MAX_MIB, APERTURE_MIN_MIB, Config, ConfigError, GGTT_MIB, GGTT_STEP_MIB,
+};
 pub use core::{Incidents, Seams};
 pub use device::{Device, Exits};
 pub use edid::{EDID_BYTES, Mode, edid};

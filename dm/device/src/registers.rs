@@ -115,11 +115,10 @@ impl RegisterFile {
                 file.set(offset, row.reset_value(i));
             }
         }
-        let aperture = config.aperture_bytes();
-        // The whole 4 GiB is the guest's: nothing is ballooned.
-        file.set(pvinfo::MAPPABLE_SIZE, aperture);
-        file.set(pvinfo::NON_MAPPABLE_BASE, aperture);
-        file.set(pvinfo::NON_MAPPABLE_SIZE, aperture.wrapping_neg());
+        let (mappable, (base, size)) = config.usable();
+        file.set(pvinfo::MAPPABLE_SIZE, mappable);
+        file.set(pvinfo::NON_MAPPABLE_BASE, base);
+        file.set(pvinfo::NON_MAPPABLE_SIZE, size);
         file
     }
 

@@ -75,6 +75,7 @@ impl Core {
             pipes,
             // What it holds is told anew by `replay`.
             backlog: _,
+            retry_at: _,
             // About this process.
             incidents: _,
             counts: _,
@@ -120,6 +121,7 @@ impl Core {
             backlog: Backlog::default(),
             incidents: Incidents::default(),
             counts: config.count_registers.then(Default::default),
+            retry_at: None,
             alarm: u64::MAX,
             deadline_moved: false,
             config: config.clone(),

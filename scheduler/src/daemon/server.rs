@@ -1,20 +1,12 @@
 //! The control socket.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::Context;
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
-    shutdown, socket_with,
-};
-use vgpu_control::Connection;
+use vgpu_control::Listener;
 
 use super::client;
 use super::dm::DmCommand;
@@ -60,8 +52,7 @@ pub struct Shared {
 /// A running daemon. Dropping it ends every guest's vGPU.
 pub struct Daemon {
     shared: Arc<Shared>,
-    listener: Arc<OwnedFd>,
-    path: PathBuf,
+    listener: Arc<Listener>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -76,7 +67,7 @@ impl Daemon {
         limits: Limits,
         platform: Arc<dyn Platform>,
     ) -> anyhow::Result<Self> {
-        let listener = Arc::new(listen_at(path)?);
+        let listener = Arc::new(Listener::bind(path)?);
         let shared = Arc::new(Shared {
             registry: Arc::new(Registry::default()),
             platform,
@@ -93,7 +84,6 @@ impl Daemon {
         Ok(Self {
             shared,
             listener,
-            path: path.to_owned(),
             thread: Some(thread),
         })
     }
@@ -102,53 +92,20 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // Ends a pending accept (Linux net/unix/af_unix.c:unix_accept).
-        let _ = shutdown(self.listener.as_fd(), Shutdown::Both);
+        self.listener.close();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
             log::error!("the control thread panicked");
         }
-        if let Err(e) = std::fs::remove_file(&self.path) {
-            log::warn!("cannot remove {}: {e}", self.path.display());
-        }
         self.shared.registry.clear();
     }
 }
 
-fn listen_at(path: &Path) -> anyhow::Result<OwnedFd> {
-    let what = || format!("cannot listen at {}", path.display());
-    match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() => {
-            if Connection::connect(path, Duration::from_secs(1)).is_ok() {
-                anyhow::bail!("{}: another vgpud listens there", what());
-            }
-            std::fs::remove_file(path).with_context(what)?;
-        }
-        Ok(_) => anyhow::bail!("{}: something else is there", what()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e).with_context(what),
-    }
-    let address = SocketAddrUnix::new(path).with_context(what)?;
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .with_context(what)?;
-    bind(&socket, &address).with_context(what)?;
-    // Nobody can connect before listen, so there is no moment with a wider
-    // mode. Clients' credentials are checked as well.
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).with_context(what)?;
-    listen(&socket, 64).with_context(what)?;
-    Ok(socket)
-}
-
-fn accept_clients(listener: &OwnedFd, shared: &Arc<Shared>) {
+fn accept_clients(listener: &Listener, shared: &Arc<Shared>) {
     while !shared.stop.load(Ordering::SeqCst) {
-        let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => socket,
+        let connection = match listener.accept() {
+            Ok(connection) => connection,
             Err(_) if shared.stop.load(Ordering::SeqCst) => return,
             Err(e) => {
                 log::warn!("cannot accept a client: {e}");
@@ -165,7 +122,7 @@ fn accept_clients(listener: &OwnedFd, shared: &Arc<Shared>) {
         let spawned = thread::Builder::new().name("client".into()).spawn({
             let shared = Arc::clone(shared);
             move || {
-                client::serve(&Connection::from(socket), &shared);
+                client::serve(&connection, &shared);
                 shared.clients.fetch_sub(1, Ordering::SeqCst);
             }
         });

@@ -195,6 +195,13 @@ impl Hardware {
         }
     }
 
+    /// Whether status events came since they were last read.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        let pointer = usize::try_from(csb::HWSP_WRITE_POINTER).unwrap_or(0);
+        self.status.read_u32(pointer) != self.read_at.load(Ordering::Relaxed)
+    }
+
     /// The status events since the last call: status and context id.
     pub fn events(&self) -> Vec<(u32, u32)> {
         let at = |o: u32| self.status.read_u32(usize::try_from(o).unwrap_or(0));

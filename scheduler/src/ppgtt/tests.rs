@@ -112,6 +112,25 @@ impl Fixture {
     }
 }
 
+impl ShadowTables {
+    /// Every present entry of every shadow.
+    pub fn entries(&self) -> Vec<u64> {
+        let inner = lock(&self.inner);
+        let mut found = Vec::new();
+        for table in inner.tables.iter().flatten() {
+            let mut bytes = [0; PAGE_SIZE];
+            table.page.read(0, &mut bytes);
+            let entries = bytes.as_chunks::<8>().0.iter();
+            found.extend(
+                entries
+                    .map(|e| u64::from_le_bytes(*e))
+                    .filter(|e| e & PRESENT != 0),
+            );
+        }
+        found
+    }
+}
+
 #[test]
 fn read_only_and_2_mib_pages_keep_their_nature() {
     let f = fixture(TableLimits::default());

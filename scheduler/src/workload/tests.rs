@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -48,4 +50,169 @@ fn what_would_lead_past_the_audit_is_cleared() {
         (word(lrc::PDP0_UDW), word(lrc::PDP0_LDW)),
         (0x12, 0x3456_7000)
     );
+}
+
+/// The entries of a global table, as the GPU has them.
+#[derive(Default)]
+struct Table(std::sync::Mutex<std::collections::HashMap<u32, u64>>);
+
+impl gpu_bus::Gpu for Table {
+    fn read32(&self, _offset: u32) -> u32 {
+        0
+    }
+    fn write32(&self, _offset: u32, _value: u32) {}
+    fn read64(&self, _offset: u32) -> u64 {
+        0
+    }
+    fn write64(&self, offset: u32, value: u64) {
+        crate::sync::lock(&self.0).insert(offset, value);
+    }
+}
+
+/// A guest's global table of a few pages.
+struct Few(Vec<u64>);
+
+impl GuestGgtt for Few {
+    fn load(&self, index: u32) -> u64 {
+        let at = usize::try_from(index).ok();
+        at.and_then(|i| self.0.get(i)).copied().unwrap_or(0)
+    }
+}
+
+const PAGES: usize = 64;
+
+/// Where the batch stands, a page of guest memory and of the global table.
+const BATCH: u32 = 16;
+
+/// A command; most of them pass.
+fn any_command() -> impl Strategy<Value = Vec<u32>> {
+    let address = || (5u32..66, 0u32..1024).prop_map(|(p, o)| p << 12 | o << 2);
+    prop_oneof![
+        6 => address().prop_map(|a| vec![0x1040_0002, a, 0, 7]),
+        2 => address().prop_map(|a| vec![0x1060_0003, a, 0, 7, 8]),
+        2 => address().prop_map(|a| vec![0x1300_4002, a | 4, 0, 7]),
+        2 => (address(), address()).prop_map(|(a, b)| vec![0x1760_0003, a, 0, b, 0]),
+        2 => Just(vec![0x1100_0001, 0x2600, 7]),
+        2 => address().prop_map(|a| vec![0x1880_0101, a, 0]),
+        2 => Just(vec![0x1880_0001, BATCH << 12, 0]),
+        2 => Just(vec![0, 0]),
+        1 => prop::collection::vec(any::<u32>(), 1..3),
+    ]
+}
+
+fn any_entry() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        30 => (0..64u64, 0..8u64).prop_map(|(gfn, flags)| gfn << 12 | flags | 1),
+        1 => (64..700u64).prop_map(|gfn| gfn << 12 | 1),
+        1 => any::<u64>(),
+        1 => Just(0),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever a guest puts in its memory and table: no panic, and the
+    /// tables the GPU uses name that guest's memory and vgpud's pages only.
+    #[test]
+    fn nothing_leads_to_another_guest(
+        ring in prop::collection::vec(any_command(), 0..12),
+        batch in prop::collection::vec(any_command(), 0..6),
+        table in prop::collection::vec(any_entry(), PAGES),
+        tables in prop::collection::vec((0..512usize, any_entry()), 0..40),
+        registers in prop::collection::vec((2..0x44usize, any::<u32>()), 0..2),
+        engine in prop::sample::select(Engine::ALL.to_vec()),
+    ) {
+        use crate::dma::{DmaSpace, MapLimits};
+        use crate::registers::Registers;
+        use guest_memory::{GuestMemory, VecMemory};
+
+        let dma = Arc::new(DmaSpace::new());
+        let guest = |_| {
+            let memory = Arc::new(VecMemory::new(PAGES));
+            let map = GuestMap::new(
+                Arc::clone(&dma),
+                Arc::clone(&memory) as _,
+                MapLimits::default(),
+            );
+            (memory, Arc::new(map))
+        };
+        let [(memory, map), (_other, other_map)] = [0, 1].map(guest);
+        let other = other_map.chunk(Gfn(0)).unwrap();
+
+        // The image stands from page 40 on, the ring in page 2, the root
+        // table in frame 8; the rest of the table is anything.
+        let mut table = table;
+        for (page, entry) in (0u64..).zip(table.iter_mut()) {
+            if page >= 40 || page == 2 || page == u64::from(BATCH) {
+                *entry = page << 12 | 1;
+            }
+        }
+        let put = |gpa: u64, commands: &[Vec<u32>]| -> u32 {
+            let words: Vec<u32> = commands.concat();
+            for (at, w) in (0u64..).zip(&words) {
+                memory.write_u32(gpa + at * 4, *w).unwrap();
+            }
+            u32::try_from(words.len() * 4).unwrap()
+        };
+        let end = put(0x2000, &ring);
+        let mut batch = batch;
+        batch.push(vec![0x0500_0000]);
+        put(u64::from(BATCH) << 12, &batch);
+        for (index, entry) in tables {
+            let at = u64::try_from(index * 8).unwrap();
+            memory.write_u64(0x8000 + at, entry).unwrap();
+        }
+        let set = |index: usize, value: u32| {
+            let at = (41 << 12) + u64::try_from(index * 4).unwrap();
+            memory.write_u32(at, value).unwrap();
+        };
+        set(lrc::RING_START, 0x2000);
+        set(lrc::RING_CTL, 1);
+        set(lrc::RING_TAIL, (end + 7) & !7);
+        set(lrc::PDP0_LDW, 0x8000);
+        for (index, value) in registers {
+            set(index, value);
+        }
+
+        let gpu = Arc::new(Table::default());
+        let counted = Arc::new(Registers::new(Arc::clone(&gpu) as _));
+        let pages = HostPages::new(Arc::clone(&dma), 4096);
+        let scratch = pages.allocate().unwrap();
+        let windows = Windows::new(counted, scratch);
+        let shadow_tables = ShadowTables::new(
+            Arc::clone(&map),
+            Arc::clone(&pages),
+            crate::ppgtt::TableLimits::default(),
+        );
+        let source = Source {
+            vgpu: 1,
+            map: &map,
+            table: &Few(table),
+            tables: &shadow_tables,
+            windows: &windows,
+            pages: &pages,
+            limits: AuditLimits { dwords: 8192, depth: 3 },
+        };
+        let mut shadow = Shadow::default();
+        let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
+        let element = prepare(&source, &mut shadow, engine, descriptor);
+
+        let is_other = |bus: u64| bus >> 21 == other >> 21;
+        for entry in crate::sync::lock(&gpu.0).values() {
+            prop_assert!(!is_other(entry & gen8::pte::ADDRESS), "{:#x}", entry);
+            prop_assert!(dma.mapped(entry & gen8::pte::ADDRESS));
+        }
+        for entry in shadow_tables.entries() {
+            prop_assert!(!is_other(entry & gen8::pte::ADDRESS), "{:#x}", entry);
+            prop_assert!(dma.mapped(entry & gen8::pte::ADDRESS));
+        }
+        // All of it can be let go again.
+        drop(element);
+        windows.forget_vgpu(1);
+        shadow_tables.clear();
+        drop(shadow);
+        prop_assert_eq!(pages.used(), 1);
+        prop_assert_eq!(windows.counts().windows, 0);
+    }
 }

@@ -1,6 +1,5 @@
 //! A tiny guest driver over the scheduler and the software GPU.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -68,39 +67,7 @@ impl Host {
     }
 
     pub fn guest(&self, id: u64, pages: usize) -> Guest {
-        let memory = Arc::new(VecMemory::new(pages));
-        let table = Arc::new(Table((0..TABLE).map(|_| AtomicU64::new(0)).collect()));
-        let (sender, events) = channel();
-        let gate = Arc::new(Mutex::new(true));
-        let sink = Sink {
-            sender,
-            open: Arc::clone(&gate),
-        };
-        let config = VgpuConfig {
-            id,
-            ..VgpuConfig::default()
-        };
-        let handle = self
-            .scheduler
-            .add_vgpu(
-                config,
-                Arc::clone(&memory) as _,
-                Arc::clone(&table) as _,
-                Box::new(sink),
-            )
-            .unwrap();
-        Guest {
-            memory,
-            table,
-            handle,
-            events,
-            seen: VecDeque::new(),
-            gate,
-            // Page 0 stays free, so that a stray 0 shows.
-            next_gfn: 1,
-            next_ggtt: 16,
-            seq: 0,
-        }
+        Guest::on(&self.scheduler, id, pages)
     }
 }
 
@@ -124,6 +91,10 @@ impl Clock for ManualClock {
 pub struct Table(Vec<AtomicU64>);
 
 impl Table {
+    pub fn new() -> Self {
+        Self((0..TABLE).map(|_| AtomicU64::new(0)).collect())
+    }
+
     pub fn store(&self, page: u32, entry: u64) {
         self.0[usize::try_from(page).unwrap()].store(entry, Ordering::Release);
     }
@@ -156,7 +127,6 @@ pub struct Guest {
     pub table: Arc<Table>,
     pub handle: Handle,
     events: Receiver<Event>,
-    seen: VecDeque<Event>,
     /// Whether events are taken.
     pub gate: Arc<Mutex<bool>>,
     next_gfn: u64,
@@ -177,6 +147,41 @@ pub struct Context {
 }
 
 impl Guest {
+    /// A guest with `pages` pages of memory.
+    pub fn on(scheduler: &Scheduler, id: u64, pages: usize) -> Self {
+        let memory = Arc::new(VecMemory::new(pages));
+        let table = Arc::new(Table::new());
+        let (sender, events) = channel();
+        let gate = Arc::new(Mutex::new(true));
+        let sink = Sink {
+            sender,
+            open: Arc::clone(&gate),
+        };
+        let config = VgpuConfig {
+            id,
+            ..VgpuConfig::default()
+        };
+        let handle = scheduler
+            .add_vgpu(
+                config,
+                Arc::clone(&memory) as _,
+                Arc::clone(&table) as _,
+                Box::new(sink),
+            )
+            .unwrap();
+        Self {
+            memory,
+            table,
+            handle,
+            events,
+            gate,
+            // Page 0 stays free, so that a stray 0 shows.
+            next_gfn: 1,
+            next_ggtt: 16,
+            seq: 0,
+        }
+    }
+
     /// Fresh guest-physical pages; the address of the first.
     pub fn pages(&mut self, count: u64) -> u64 {
         let gpa = self.next_gfn << 12;
@@ -320,10 +325,7 @@ impl Guest {
 
     /// The next event.
     pub fn event(&mut self) -> Event {
-        match self.seen.pop_front() {
-            Some(e) => e,
-            None => self.events.recv_timeout(PATIENCE).expect("an event"),
-        }
+        self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
     /// Waits until load `seq` is through: the events up to its last element,
@@ -339,6 +341,18 @@ impl Guest {
                 } if s == seq && e == element => return events,
                 Event::Fault { .. } => panic!("{event:?}, {:?}", self.handle.inspect().refusals),
                 _ => {}
+            }
+        }
+    }
+
+    /// Waits until single-element loads are through, in any order.
+    pub fn wait_all(&mut self, seqs: &[u64]) {
+        let mut left = seqs.to_vec();
+        while !left.is_empty() {
+            match self.event() {
+                Event::ContextDone { seq, .. } => left.retain(|s| *s != seq),
+                Event::Interrupt { .. } => {}
+                other => panic!("{other:?}, {:?}", self.handle.inspect().refusals),
             }
         }
     }
@@ -391,6 +405,13 @@ pub mod cmd {
 
     pub fn store_global(address: u32, value: u32) -> [u32; 4] {
         [0x20 << 23 | GLOBAL | 2, address, 0, value]
+    }
+
+    /// Polls memory until it equals `value`.
+    pub fn wait_global(address: u32, value: u32) -> [u32; 4] {
+        const POLL: u32 = 1 << 15;
+        const EQUAL: u32 = 4 << 12;
+        [0x1c << 23 | GLOBAL | POLL | EQUAL | 2, value, address, 0]
     }
 
     pub fn store(address: u64, value: u32) -> [u32; 4] {

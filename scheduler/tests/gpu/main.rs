@@ -3,6 +3,7 @@
 mod driver;
 mod failures;
 mod one_guest;
+mod scripted;
 mod storm;
 mod stuck;
 mod two_guests;

@@ -161,25 +161,18 @@ impl Context {
             commands.flush_write(self.timeline_ggtt, self.seqno);
         }
         commands.interrupt();
-        let commands = commands.finish();
-        // No command lies across the end of the ring
-        // (Linux `gt/intel_ring.c:intel_ring_begin`).
-        let left = usize::try_from((RING_BYTES - self.tail) / 4).unwrap_or(0);
-        if commands.len() > left {
-            for _ in 0..left {
-                self.emit(memory, 0)?;
-            }
+        let mut dwords = commands.finish();
+        // No command crosses the end of the ring: what is left there becomes
+        // MI_NOOP (Linux `gt/intel_ring.c:intel_ring_begin`).
+        let left = (RING_BYTES - self.tail) / 4;
+        if u32::try_from(dwords.len()).is_ok_and(|n| n > left) {
+            dwords.splice(0..0, (0..left).map(|_| 0));
         }
-        for dword in commands {
-            self.emit(memory, dword)?;
+        for dword in dwords {
+            memory.write_u32(self.ring + u64::from(self.tail), dword)?;
+            self.tail = (self.tail + 4) % RING_BYTES;
         }
         Ok(self.seqno)
-    }
-
-    fn emit(&mut self, memory: &dyn GuestMemory, dword: u32) -> Result<(), DriverError> {
-        memory.write_u32(self.ring + u64::from(self.tail), dword)?;
-        self.tail = (self.tail + 4) % RING_BYTES;
-        Ok(())
     }
 
     /// Stores the ring's tail in the image and returns the descriptor to

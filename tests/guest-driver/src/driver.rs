@@ -14,7 +14,7 @@ use crate::{
 /// Contexts on each engine; two keep both elements of a list in use.
 const CONTEXTS: usize = 2;
 /// How long a request may take before the driver calls it a hang.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(20);
 
 /// A request that is on its way.
 struct Request {

@@ -57,17 +57,19 @@ impl Slots {
     /// `-device` make. Devices that are not on the PCI bus, and those in
     /// another function of a slot, take none.
     pub fn add_args<'a>(&mut self, args: impl IntoIterator<Item = &'a str>) {
-        let mut args = args.into_iter();
-        while let Some(arg) = args.next() {
-            match arg {
-                "-machine" | "-M" => {
-                    let machine = args.next().unwrap_or_default();
-                    if machine.split(',').next() == Some("xenfv") {
-                        self.next("xen-platform");
-                    }
-                }
-                "-device" => self.add_device(args.next().unwrap_or_default()),
-                "-vga" if args.next() != Some("none") => self.next("VGA"),
+        let args: Vec<&str> = args.into_iter().collect();
+        let options = || args.iter().zip(args.iter().skip(1));
+        // The machine's own device is there before any other, wherever the
+        // option stands.
+        for (_, machine) in options().filter(|(o, _)| ["-machine", "-M"].contains(o)) {
+            if machine.split(',').next() == Some("xenfv") {
+                self.next("xen-platform");
+            }
+        }
+        for (option, value) in options() {
+            match *option {
+                "-device" => self.add_device(value),
+                "-vga" if *value != "none" => self.next("VGA"),
                 _ => {}
             }
         }

@@ -130,3 +130,29 @@ proptest! {
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
     }
 }
+
+/// The table of keys in docs/xl-config.md, row by row.
+fn documented() -> Vec<[&'static str; 4]> {
+    include_str!("../../../docs/xl-config.md")
+        .lines()
+        .skip_while(|l| *l != "| Key | Default | Allowed | Meaning |")
+        .skip(2)
+        .take_while(|l| l.starts_with('|'))
+        .map(|row| {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            <[&str; 4]>::try_from(cells).unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn the_documentation_names_every_key() {
+    let rows = documented();
+    assert_eq!(rows.len(), KEYS.len());
+    for ([name, default, allowed, meaning], key) in rows.into_iter().zip(KEYS) {
+        assert_eq!(name, format!("`{}`", key.name));
+        assert_eq!(default, format!("`{}`", key.default));
+        assert_eq!(allowed, key.allowed());
+        assert_eq!(meaning, key.meaning);
+    }
+}

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientRequest {
-    /// Whether vgpud is there. The reply holds its version.
+    /// Whether vgpud is there. The reply is a [`Version`].
     Ping,
     /// Every vGPU. The reply is a list of [`Entry`].
     List,
@@ -68,6 +68,13 @@ impl<T> Reply<T> {
             Self::Error(reason) => Err(reason),
         }
     }
+}
+
+/// The answer to a ping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Of vgpud.
+    pub version: String,
 }
 
 /// How a vGPU is.

@@ -18,10 +18,12 @@
 
 mod client;
 mod dm;
+mod listener;
 mod socket;
 
-pub use client::{ClientRequest, Entry, QmpSockets, Register, Reply, State};
+pub use client::{ClientRequest, Entry, QmpSockets, Register, Reply, State, Version};
 pub use dm::{FromDm, StartDm, ToDm};
+pub use listener::{ListenError, Listener};
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
 
 /// Where vgpud listens unless told otherwise.

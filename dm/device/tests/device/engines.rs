@@ -245,10 +245,8 @@ fn a_fault_raises_the_error_interrupt_until_the_reset() {
     rig.write(0x2000 + ring::EIR, 1);
     assert_eq!(read(ring::EIR), 0);
     begin_reset(&rig, Engine::Rcs);
-    rig.device.handle_event(Event::ResetDone {
-        engines: 1,
-        epoch: 1,
-    });
+    let idle = read(ring::MI_MODE) & ring::MI_MODE_IDLE;
+    assert_ne!(idle, 0, "vgpud has stopped it already");
     rig.write(ring::GDRST, 2);
     assert_eq!(rig.read(ring::GDRST), 0);
     assert_eq!(read(ring::ESR), 0);
@@ -265,6 +263,13 @@ fn requests_wait_while_the_ring_is_full() {
     }
     assert_eq!(rig.world.alarms.lock().unwrap().len(), 1);
     assert_eq!(rig.device.inspect().backlog, 1);
+    let first = rig.device.next_deadline().unwrap();
+    rig.world
+        .now
+        .fetch_add(first, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(rig.device.next_deadline(), Some(first), "due, not put off");
+    rig.device.tick();
+    assert!(rig.device.next_deadline() > Some(first));
     *rig.world.full.lock().unwrap() = false;
     rig.device.tick();
     assert_eq!(

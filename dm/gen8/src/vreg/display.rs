@@ -122,7 +122,13 @@ pub(super) static TABLE: &[Register] = &[
         0,
         "Linux display/intel_dpll_mgr.c:hsw_ddi_wrpll_enable",
     ),
-    plain("PORT_CLK_SEL", row(PORT_CLK_SEL_A, 5, 4), 0, DDI),
+    // No clock: i915 says so of a port that is off and has one.
+    plain(
+        "PORT_CLK_SEL",
+        row(PORT_CLK_SEL_A, 5, 4),
+        7 << 29,
+        "Linux display/intel_ddi.c:intel_ddi_sanitize_encoder_pll_mapping",
+    ),
     plain("TRANS_CLK_SEL", row(0x4_6140, 3, 4), 0, DDI),
     plain(
         "CDCLK_FREQ",

@@ -1,0 +1,43 @@
+//! What can be chosen about a vGPU, and why one cannot go on.
+
+use crate::audit::AuditLimits;
+use crate::dma::MapLimits;
+use crate::ppgtt::TableLimits;
+
+/// What can be chosen about a vGPU.
+#[derive(Clone, Debug, Default)]
+pub struct VgpuConfig {
+    /// Identifies it; not in use by another. A domain id, say.
+    pub id: u64,
+    /// Its share of the GPU's bus.
+    pub map: MapLimits,
+    /// Its share of shadow tables.
+    pub tables: TableLimits,
+    /// What one submission may cost.
+    pub audit: AuditLimits,
+}
+
+/// Why a vGPU cannot go on: its device model broke the protocol, or it was
+/// removed. Whoever owns the connection drops it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VgpuError {
+    /// A sequence number went back.
+    #[error("load {seq} on {engine} follows load {last}; numbers must grow")]
+    Sequence {
+        /// The engine.
+        engine: &'static str,
+        /// The number.
+        seq: u64,
+        /// The number before.
+        last: u64,
+    },
+    /// An engine that does not exist.
+    #[error("engine {0}, allowed: 0 to 3")]
+    Engine(u8),
+    /// It does not take its events.
+    #[error("the device model leaves {0} events waiting")]
+    NotDraining(usize),
+    /// It was removed.
+    #[error("the vGPU was removed")]
+    Removed,
+}

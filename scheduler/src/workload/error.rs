@@ -1,0 +1,62 @@
+//! Why an element of an execlist cannot run.
+
+use vgpu_ring::FaultReason;
+
+use super::ImageError;
+use crate::audit::AuditError;
+use crate::dma::OutOfPages;
+use crate::ggtt::NotMapped;
+use crate::ppgtt::ShadowError;
+use crate::windows::NoRoom;
+
+/// Why an element cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrepareError {
+    /// The descriptor is not one a guest of this generation uses.
+    #[error("context descriptor {0:#x}: allowed are valid ones of 48-bit contexts")]
+    Descriptor(u64),
+    /// The register page makes no sense.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A page the context needs is not there.
+    #[error(transparent)]
+    NotMapped(#[from] NotMapped),
+    /// The audit.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The page tables.
+    #[error(transparent)]
+    Shadow(#[from] ShadowError),
+    /// The global table is full.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// No own page is left.
+    #[error(transparent)]
+    OutOfPages(#[from] OutOfPages),
+}
+
+impl PrepareError {
+    /// What the device model is told.
+    #[must_use]
+    pub const fn reason(&self) -> FaultReason {
+        match self {
+            Self::Descriptor(_) | Self::Image(_) => FaultReason::Descriptor,
+            Self::NotMapped(_) | Self::Audit(AuditError::NotMapped(_)) => FaultReason::Unmapped,
+            Self::Audit(AuditError::Refused(_)) => FaultReason::Refused,
+            Self::Audit(AuditError::Unknown { .. }) => FaultReason::Instruction,
+            Self::Audit(AuditError::Exhausted(_))
+            | Self::Shadow(_)
+            | Self::NoRoom(_)
+            | Self::OutOfPages(_) => FaultReason::Exhausted,
+        }
+    }
+
+    /// The header of the command concerned, or 0.
+    #[must_use]
+    pub const fn header(&self) -> u32 {
+        match self {
+            Self::Audit(e) => e.header(),
+            _ => 0,
+        }
+    }
+}

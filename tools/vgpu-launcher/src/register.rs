@@ -1,0 +1,42 @@
+//! Asks vgpud for the vGPU.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde_json::Value;
+use vgpu_control::{ClientRequest, Connection, QmpSockets, Register, Reply};
+
+use crate::command_line::Guest;
+
+/// How long vgpud may take to show that it is there: with what the domain's
+/// creation takes, `xl create` is to fail within 2 s.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// How long it may take to attach the vGPU. libxl gives a device model 60 s.
+const ATTACH: Duration = Duration::from_secs(55);
+
+/// Returns when the guest's vGPU answers.
+///
+/// # Errors
+/// That nobody is there, or what vgpud said.
+pub fn register(socket: &Path, guest: &Guest) -> anyhow::Result<()> {
+    let connection = Connection::connect(socket, ALIVE).context("vgpud does not run")?;
+    ask(&connection, &ClientRequest::Ping).context("vgpud does not answer")?;
+    connection.set_limit(Some(ATTACH))?;
+    let request = ClientRequest::Register(Register {
+        domid: guest.domid,
+        vgpu: guest.spec.to_string(),
+        qmp: guest
+            .qmp
+            .clone()
+            .map(|(public, private)| QmpSockets { public, private }),
+    });
+    ask(&connection, &request).context("no vGPU")
+}
+
+fn ask(connection: &Connection, request: &ClientRequest) -> anyhow::Result<()> {
+    connection.send(request, &[])?;
+    let (reply, _) = connection.recv::<Reply<Value>>()?;
+    reply.into_result().map(drop).map_err(|e| anyhow!(e))
+}

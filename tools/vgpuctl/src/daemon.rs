@@ -1,0 +1,34 @@
+//! The connection to vgpud.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde::de::DeserializeOwned;
+use vgpu_control::{ClientRequest, Connection, Reply};
+
+/// How long vgpud may take for an answer. It asks a device model in turn,
+/// which may take 2 s.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Where vgpud is.
+#[derive(clap::Args)]
+pub struct Daemon {
+    /// vgpud's socket.
+    #[arg(long, default_value = vgpu_control::DEFAULT_SOCKET, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+impl Daemon {
+    /// Asks vgpud.
+    ///
+    /// # Errors
+    /// That it does not run, or what it said.
+    pub fn ask<T: DeserializeOwned>(&self, request: &ClientRequest) -> anyhow::Result<T> {
+        let connection =
+            Connection::connect(&self.socket, LIMIT).context("vgpud does not run, or not here")?;
+        connection.send(request, &[])?;
+        let (reply, _) = connection.recv::<Reply<T>>().context("vgpud")?;
+        reply.into_result().map_err(|e| anyhow!(e))
+    }
+}

@@ -1,0 +1,74 @@
+//! `vgpuctl list`: the vGPUs there are.
+
+use vgpu_control::{ClientRequest, Entry, State};
+
+use crate::daemon::Daemon;
+use crate::table;
+
+/// Lists the vGPUs.
+#[derive(clap::Args)]
+pub struct Args {
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When vgpud does not answer.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let entries: Vec<Entry> = args.daemon.ask(&ClientRequest::List)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&entries)?);
+    } else {
+        print!("{}", render(&entries));
+    }
+    Ok(())
+}
+
+fn render(entries: &[Entry]) -> String {
+    let rows = entries.iter().map(|e| {
+        let state = match e.state {
+            State::Running => "running",
+            State::Failed => "failed",
+        };
+        [
+            e.domid.to_string(),
+            state.to_owned(),
+            e.qemu_pid.to_string(),
+            e.dm_pid.to_string(),
+            e.requests.to_string(),
+            e.vgpu.clone(),
+        ]
+    });
+    table::render(
+        ["DOMID", "STATE", "QEMU", "VGPU-DM", "REQUESTS", "VGPU"],
+        rows,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_vgpu() {
+        let entry = Entry {
+            domid: 12,
+            vgpu: "slot=5".into(),
+            state: State::Failed,
+            qemu_pid: 100,
+            dm_pid: 101,
+            requests: 7,
+        };
+        assert_eq!(
+            render(&[entry]),
+            "DOMID  STATE   QEMU  VGPU-DM  REQUESTS  VGPU\n\
+             12     failed  100   101      7         slot=5\n"
+        );
+    }
+}
