@@ -90,7 +90,7 @@ impl Guest {
         };
         let dm = DmProcess::start(
             command,
-            StartDm::new(domid, &spec),
+            StartDm::new(domid, &spec, None),
             [area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()],
             limits.attach,
         )?;

@@ -76,6 +76,7 @@ impl SimGuest {
             &ServerConfig {
                 domid: domain.id(),
                 slot: SLOT,
+                table_gfn: None,
                 device: config.device.clone(),
                 spin: ServerConfig::DEFAULT_SPIN,
             },
