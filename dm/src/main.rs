@@ -119,7 +119,14 @@ fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
     loop {
         match control.recv::<ToDm>() {
             Ok((ToDm::Inspect, _)) => {
-                control.send(&FromDm::Tree(server.inspect()?), &[])?;
+                match control.send(&FromDm::Tree(server.inspect()?), &[]) {
+                    // A guest can fill a device with registers.
+                    Err(ControlError::TooLong) => {
+                        let tree = serde_json::json!({"error": "too long for one message"});
+                        control.send(&FromDm::Tree(tree), &[])?;
+                    }
+                    other => other?,
+                }
             }
             Ok((ToDm::Stop, _)) => return Ok(()),
             Ok((ToDm::Start(_), _)) => log::warn!("a second start, ignored"),

@@ -131,6 +131,8 @@ mod tests {
             (Engine::Rcs, 0x1140_0000 | 9, "MI_LOAD_REGISTER_IMM", 11),
             (Engine::Bcs, 0x1300_0001 | 1 << 14, "MI_FLUSH_DW", 3),
             (Engine::Bcs, 0x1300_0002, "MI_FLUSH_DW", 4),
+            // Bit 7 invalidates the video pipeline's cache.
+            (Engine::Vcs, 0x1324_4082, "MI_FLUSH_DW", 4),
             (
                 Engine::Vcs,
                 0x1880_0001 | 1 << 8,

@@ -14,9 +14,12 @@ use crate::{Doorbell, Message, RingError, Words};
 /// doubles the cost of a wait.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// The least it polls once it polls at all, so that it notices when polling
-/// pays again.
+/// Less than this is not worth polling.
 const LEAST_SPIN: Duration = Duration::from_micros(1);
+
+/// A consumer that polling did not help polls again after so many sleeps, to
+/// notice when it would.
+const PROBE: u32 = 1024;
 
 /// Why [`Consumer::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct Consumer<M, W, D> {
     /// How long to poll before the next sleep, and at most.
     spin: Duration,
     most_spin: Duration,
+    /// Sleeps since polling was given up.
+    quiet: u32,
     _message: PhantomData<fn() -> M>,
 }
 
@@ -62,6 +67,7 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
             sleeps: 0,
             spin: most_spin,
             most_spin,
+            quiet: 0,
             _message: PhantomData,
         }
     }
@@ -129,7 +135,7 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
             return Ok(Wake::Message);
         }
         let rung = self.bell.wait(timeout);
-        self.disarm();
+        self.count_sleep(false);
         Ok(if self.ready()? {
             Wake::Message
         } else if rung {
@@ -181,13 +187,20 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
     }
 
     fn poll_a_little(&mut self, timeout: Option<Duration>) -> Result<bool, RingError> {
-        let spin = timeout.map_or(self.spin, |t| t.min(self.spin));
         if self.ready()? {
             return Ok(true);
         }
-        if spin.is_zero() {
-            return Ok(false);
+        let probe = self.spin.is_zero();
+        if probe {
+            self.quiet += 1;
+            if self.quiet < PROBE || self.most_spin.is_zero() {
+                self.quiet = self.quiet.min(PROBE);
+                return Ok(false);
+            }
+            self.quiet = 0;
+            self.spin = self.most_spin;
         }
+        let spin = timeout.map_or(self.spin, |t| t.min(self.spin));
         let start = Instant::now();
         while start.elapsed() < spin {
             for _ in 0..16 {
@@ -198,7 +211,10 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
                 }
             }
         }
-        self.spin = (self.spin / 2).max(LEAST_SPIN.min(self.most_spin));
+        self.spin /= 2;
+        if probe || self.spin < LEAST_SPIN {
+            self.spin = Duration::ZERO;
+        }
         Ok(false)
     }
 }

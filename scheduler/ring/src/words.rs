@@ -16,12 +16,13 @@ pub trait Words: Clone + Send {
     fn fence(&self);
 }
 
-/// Wakes the peer. Rings are remembered until [`Doorbell::clear`], so a ring
-/// before the wait ends the wait at once.
+/// Wakes the peer. Rings are remembered until a wait returns for them or
+/// [`Doorbell::clear`], so a ring before the wait ends the wait at once.
 pub trait Doorbell: Send {
     /// Wakes the peer, now or when it next waits.
     fn ring(&self);
-    /// Waits for a ring; `None` waits for ever. False when time ran out.
+    /// Waits for a ring; `None` waits for ever. False when time ran out. One
+    /// thread waits at a time.
     fn wait(&self, timeout: Option<Duration>) -> bool;
     /// Forgets the rings so far.
     fn clear(&self);

@@ -69,6 +69,7 @@ impl Doorbell for LoomBell {
         while !*rung {
             rung = self.0.1.wait(rung).unwrap();
         }
+        *rung = false;
         true
     }
     fn clear(&self) {

@@ -345,6 +345,18 @@ impl Guest {
         }
     }
 
+    /// Waits until single-element loads are through, in any order.
+    pub fn wait_all(&mut self, seqs: &[u64]) {
+        let mut left = seqs.to_vec();
+        while !left.is_empty() {
+            match self.event() {
+                Event::ContextDone { seq, .. } => left.retain(|s| *s != seq),
+                Event::Interrupt { .. } => {}
+                other => panic!("{other:?}, {:?}", self.handle.inspect().refusals),
+            }
+        }
+    }
+
     /// Runs a context to its tail.
     pub fn run(&mut self, context: &Context) -> Vec<Event> {
         let seq = self.submit(context, None);
@@ -393,6 +405,13 @@ pub mod cmd {
 
     pub fn store_global(address: u32, value: u32) -> [u32; 4] {
         [0x20 << 23 | GLOBAL | 2, address, 0, value]
+    }
+
+    /// Polls memory until it equals `value`.
+    pub fn wait_global(address: u32, value: u32) -> [u32; 4] {
+        const POLL: u32 = 1 << 15;
+        const EQUAL: u32 = 4 << 12;
+        [0x1c << 23 | GLOBAL | POLL | EQUAL | 2, value, address, 0]
     }
 
     pub fn store(address: u64, value: u32) -> [u32; 4] {

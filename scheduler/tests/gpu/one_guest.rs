@@ -1,6 +1,7 @@
 //! One guest's work.
 
 use gen8::{Engine, lrc};
+use guest_memory::GuestMemory;
 use vgpu_ring::Event;
 
 use crate::driver::{Context, Guest, Host, cmd};
@@ -194,4 +195,42 @@ fn a_status_page_index_is_the_contexts_own() {
         (guest.read(status + 0xd0), guest.read(status + 0xd8)),
         (77, 78)
     );
+}
+
+#[test]
+fn a_context_submitted_again_while_it_runs_takes_its_new_tail() {
+    let host = Host::new();
+    let mut guest = host.guest(1, 256);
+    let mut c = guest.context(Engine::Vecs, 1);
+    let (gpa, address) = guest.global_page();
+    guest.emit(&mut c, &cmd::wait_global(address, 1));
+    let first = guest.submit(&c, None);
+    guest.emit(&mut c, &cmd::store_global(address + 4, 2));
+    let second = guest.submit(&c, None);
+    // The same tail once more: nothing is left to do.
+    let third = guest.submit(&c, None);
+    guest.memory.write_u32(gpa, 1).unwrap();
+    for seq in [first, second, third] {
+        guest.wait(seq, 0);
+    }
+    assert_eq!(guest.read(gpa + 4), 2);
+    assert_eq!(guest.image(&c, lrc::RING_HEAD), c.tail);
+}
+
+#[test]
+fn engines_run_at_once_and_can_wait_for_each_other() {
+    let host = Host::new();
+    let mut guest = host.guest(1, 256);
+    let (gpa, address) = guest.global_page();
+    let mut seqs = Vec::new();
+    // Each engine waits for the one submitted after it.
+    for (i, engine) in (0u32..).zip(Engine::ALL) {
+        let mut c = guest.context(engine, 1);
+        guest.emit(&mut c, &cmd::wait_global(address + 4 * (i + 1), 1));
+        guest.emit(&mut c, &cmd::store_global(address + 4 * i, 1));
+        seqs.push(guest.submit(&c, None));
+    }
+    guest.memory.write_u32(gpa + 16, 1).unwrap();
+    guest.wait_all(&seqs);
+    assert_eq!(guest.read(gpa), 1);
 }

@@ -319,3 +319,28 @@ fn a_sink_is_told_once_that_its_vgpu_failed() {
     assert!(refused > 1);
     assert_eq!(failed.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn guests_take_turns() {
+    let stage = Stage::new();
+    let mut guests: Vec<_> = (1..=3).map(|id| stage.guest(id)).collect();
+    let mut seqs: Vec<u64> = guests.iter_mut().map(|(g, c)| g.submit(c, None)).collect();
+    for _ in 0..3 {
+        for (i, (guest, context)) in guests.iter_mut().enumerate() {
+            let id = stage.loaded();
+            // It has more to do before it is even through.
+            let next = guest.submit(context, None);
+            stage.gpu.status(CONTEXT_COMPLETE | 8, id);
+            stage.gpu.raise(irq::CONTEXT_SWITCH);
+            guest.wait(seqs[i], 0);
+            seqs[i] = next;
+            // Its next workload waits behind the other's.
+            while stage.scheduler.inspect().engines[0].waiting < 2 {
+                std::thread::yield_now();
+            }
+        }
+    }
+    let view = stage.scheduler.inspect();
+    let counts = view.vgpus.iter().map(|v| v.engines[0].counters.completed);
+    assert!(counts.eq([3, 3, 3]));
+}

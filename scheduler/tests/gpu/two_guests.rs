@@ -69,14 +69,7 @@ impl Busy {
     }
 
     fn check(&mut self, round: u32, seqs: &[u64]) {
-        let mut left: Vec<u64> = seqs.to_vec();
-        while !left.is_empty() {
-            match self.guest.event() {
-                vgpu_ring::Event::ContextDone { seq, .. } => left.retain(|s| *s != seq),
-                vgpu_ring::Event::Interrupt { .. } => {}
-                other => panic!("{other:?} {:?}", self.guest.handle.inspect().refusals),
-            }
-        }
+        self.guest.wait_all(seqs);
         let value = self.tag | round;
         let before = if round == 0 { 0 } else { value - 1 };
         for (c, global, _, _, data) in &self.contexts {
@@ -176,12 +169,7 @@ fn a_guest_that_goes_leaves_nothing_and_its_place_is_free() {
 impl Busy {
     /// Waits for loads only.
     fn check_again(&mut self, seqs: &[u64]) {
-        let mut left: Vec<u64> = seqs.to_vec();
-        while !left.is_empty() {
-            if let vgpu_ring::Event::ContextDone { seq, .. } = self.guest.event() {
-                left.retain(|s| *s != seq);
-            }
-        }
+        self.guest.wait_all(seqs);
         for (_, global, ..) in &self.contexts {
             assert_eq!(self.guest.read(*global), self.tag);
         }

@@ -54,6 +54,8 @@ const RCS_BCS: EngineSet = EngineSet::of(&[Engine::Rcs, Engine::Bcs]);
 
 /// Bits 7:0, the length field of MI commands of variable length.
 const LEN8: Length = Length::Field(0xff);
+/// Bits 5:0, where the bits above have other meanings.
+const LEN6: Length = Length::Field(0x3f);
 const ONE: Length = Length::Fixed(1);
 
 const fn ggtt22(dword: u8, write: bool) -> AddressField {
@@ -209,7 +211,7 @@ const LIST: &[Command] = &[
     mi(
         "MI_FLUSH_DW",
         op::FLUSH_DW,
-        LEN8,
+        LEN6,
         ALL,
         Any,
         &[AddressField {
@@ -229,7 +231,7 @@ const LIST: &[Command] = &[
     mi(
         "MI_REPORT_PERF_COUNT",
         op::REPORT_PERF_COUNT,
-        LEN8,
+        LEN6,
         RCS,
         Refused,
         &[AddressField {
