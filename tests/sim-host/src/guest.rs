@@ -9,7 +9,7 @@ use guest_driver::Platform;
 use guest_memory::GuestMemory;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_sched::inspect::VgpuView;
-use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, Sbdf};
+use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 use crate::SimHost;
 use crate::link::Link;
@@ -64,19 +64,17 @@ impl SimGuest {
             frames: config.frames,
             ..DomainConfig::default()
         })?;
-        let memory = ForeignMemory::new(
-            xen.open_privcmd()?,
-            domain.id(),
-            ForeignMemoryConfig::default(),
-        );
+        let privcmd = xen.open_privcmd()?;
+        let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
+        let memory = ForeignMemory::new(privcmd, domain.id(), ForeignMemoryConfig::default());
         let id = u64::from(domain.id().0);
-        let (link, end) = Link::start(host, id, Arc::new(memory))?;
+        let (link, end) = Link::start(host, id, Arc::new(memory), table)?;
         let server = Server::attach(
             xen,
             &ServerConfig {
                 domid: domain.id(),
                 slot: SLOT,
-                table_gfn: None,
+                table_gfn: Some(PARKING_GFN),
                 device: config.device.clone(),
                 spin: ServerConfig::DEFAULT_SPIN,
             },

@@ -16,11 +16,12 @@ use vgpu_sched::events::{EventSink, Full};
 use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::scheduler::Handle;
 use vgpu_sched::vgpu::VgpuConfig;
+use xen_glue::TableFrames;
 
 use crate::SimHost;
 
-/// The guest's table as vgpud reads it.
-struct Table(vgpu_ring::GgttTable);
+/// The guest's table as vgpud reads it: RAM of the guest.
+struct Table(TableFrames);
 
 impl GuestGgtt for Table {
     fn load(&self, index: u32) -> u64 {
@@ -51,6 +52,7 @@ impl Link {
         host: &SimHost,
         id: u64,
         memory: Arc<dyn GuestMemory>,
+        table: TableFrames,
     ) -> anyhow::Result<(Self, DeviceEnd)> {
         let area = SharedArea::create(AreaConfig::default())?;
         let bells = Bells::new().context("no doorbells")?;
@@ -59,7 +61,7 @@ impl Link {
         let DaemonEnd {
             mut requests,
             events,
-            ggtt,
+            ggtt: _,
         } = area.daemon_end(bells);
         let config = VgpuConfig {
             id,
@@ -68,7 +70,7 @@ impl Link {
         let handle = host.scheduler().add_vgpu(
             config,
             memory,
-            Arc::new(Table(ggtt)),
+            Arc::new(Table(table)),
             Box::new(Sink(events)),
         )?;
         let handle = Arc::new(handle);
