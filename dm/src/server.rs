@@ -32,7 +32,7 @@ pub struct ServerConfig {
     pub domid: DomId,
     /// PCI slot on bus 0, 1 to 31.
     pub slot: u8,
-    /// Where the guest's page table lies while BAR0 does not answer, if it is
+    /// Where the guest's page table lies while BAR0 has no address, if it is
     /// RAM of the guest; else it is in the shared area and trapped.
     pub table_gfn: Option<u64>,
     /// The device.

@@ -63,7 +63,7 @@ impl fmt::Display for TableState {
 /// The table's frames in the guest, and where they lie.
 pub(crate) struct MovingTable {
     dm: DeviceModel,
-    /// Where they belong while BAR0 does not answer.
+    /// Where they belong while BAR0 has no address.
     parking: u64,
     at: u64,
     moves: u64,
@@ -90,7 +90,7 @@ impl MovingTable {
         }
     }
 
-    /// Moves the table back to where BAR0 is not.
+    /// Moves the table away from where BAR0 was.
     pub(crate) fn park(&mut self) {
         self.move_to(self.parking);
     }

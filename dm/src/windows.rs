@@ -77,6 +77,9 @@ impl BarSink for Windows {
         }
     }
 
+    /// The table stays where it is: Linux switches BAR0 off and on again for
+    /// each BAR whose size it asks (Linux `drivers/pci/probe.c:__pci_read_base`)
+    /// and when the device sleeps, and each move is of 2048 frames.
     fn unmap(&self, bar: Bar, _base: u64, _len: u64) {
         let state = &mut *self.lock();
         if let Some(range) = state.mapped[slot(bar)].take() {
@@ -85,8 +88,11 @@ impl BarSink for Windows {
                 Err(e) => log::debug!("{bar}: {e}"),
             }
         }
+    }
+
+    fn moved(&self, bar: Bar) {
         if bar == Bar::Registers
-            && let Some(table) = &mut state.table
+            && let Some(table) = &mut self.lock().table
         {
             table.park();
         }

@@ -77,18 +77,27 @@ impl Guest {
         self.server.statistics().requests
     }
 
-    fn gfn(&self) -> u64 {
+    fn state(&self) -> (u64, u64, u64) {
         match self.server.table() {
-            TableState::Ram { gfn, .. } => gfn,
+            TableState::Ram {
+                gfn,
+                moves,
+                refused,
+            } => (gfn, moves, refused),
             TableState::Trapped => panic!("trapped"),
         }
     }
 
+    fn gfn(&self) -> u64 {
+        self.state().0
+    }
+
+    fn moves(&self) -> u64 {
+        self.state().1
+    }
+
     fn refused(&self) -> u64 {
-        match self.server.table() {
-            TableState::Ram { refused, .. } => refused,
-            TableState::Trapped => panic!("trapped"),
-        }
+        self.state().2
     }
 }
 
@@ -138,22 +147,36 @@ fn registers_stay_trapped_and_tell_of_the_whole_table() {
 }
 
 #[test]
-fn the_table_is_parked_while_bar0_is_off() {
+fn the_table_is_parked_when_bar0_loses_its_address() {
     let guest = Guest::new();
     guest.place(0xe000_0000);
     guest.vcpu.mmio_write(0xe080_0000, 8, 0x5001).unwrap();
+    let moves = guest.moves();
+    // Off and on, as when another BAR's size is asked.
     for _ in 0..3 {
         guest.config_write(COMMAND, 0);
-        assert_eq!(guest.gfn(), PARKING_GFN);
-        assert_eq!(guest.domain.frame(Gfn(0xe_0800)), FrameKind::Hole);
-        assert_eq!(guest.vcpu.mmio_read(0xe080_0000, 8).unwrap(), u64::MAX);
+        assert_eq!(guest.vcpu.mmio_read(0xe000_0000, 8).unwrap(), u64::MAX);
         guest.config_write(COMMAND, 2);
         assert_eq!(guest.vcpu.mmio_read(0xe080_0000, 8).unwrap(), 0x5001);
     }
-    // As a driver sizes the BAR, and with it where no RAM can be.
-    guest.place(0xffff_ffff_ffff_fff0);
-    guest.place(0xe000_0000);
+    assert_eq!(guest.moves(), moves);
+    // As when BAR0's own size is asked.
+    guest.config_write(COMMAND, 0);
+    guest.config_write(BAR0, 0xffff_ffff);
+    assert_eq!(guest.gfn(), PARKING_GFN);
+    assert_eq!(guest.domain.frame(Gfn(0xe_0800)), FrameKind::Hole);
+    assert_eq!(guest.vcpu.mmio_read(0xe080_0000, 8).unwrap(), u64::MAX);
+    guest.config_write(BAR0, 0xe000_0000);
+    guest.config_write(COMMAND, 2);
     assert_eq!(guest.vcpu.mmio_read(0xe080_0000, 8).unwrap(), 0x5001);
+    assert_eq!(guest.moves(), moves + 2);
+    // Moved while it answers, and to where it cannot.
+    guest.config_write(BAR0, 0xe100_0000);
+    assert_eq!(guest.gfn(), 0xe_1800);
+    assert_eq!(guest.moves(), moves + 3);
+    guest.place(0xffff_ffff_ffff_fff0);
+    assert_eq!(guest.gfn(), PARKING_GFN);
+    assert_eq!(guest.refused(), 0);
 }
 
 #[test]
@@ -187,11 +210,12 @@ fn a_table_that_cannot_move_is_trapped_with_the_same_entries() {
     let frame = Gfn(0xe_0805);
     guest.vcpu.decrease_reservation(&[frame]).unwrap().unwrap();
     guest.config_write(COMMAND, 0);
+    guest.config_write(BAR0, 0xc000_0000);
     assert_eq!((guest.refused(), guest.gfn()), (1, 0xe_0800));
     // What had moved is back: all or nothing.
     assert_eq!(guest.domain.frame(Gfn(PARKING_GFN)), FrameKind::Hole);
     assert_eq!(guest.domain.frame(Gfn(0xe_0800)), FrameKind::Ram);
-    guest.place(0xc000_0000);
+    guest.config_write(COMMAND, 2);
     assert_eq!(guest.refused(), 2);
     let before = guest.requests();
     for index in [0, 5 * 512, 1 << 19] {

@@ -14,7 +14,7 @@ use crate::{Access, DomId, DomainMemory, Extent, HypercallError, Mapping, Privcm
 /// Frames of the table: 8 MiB, 2^20 entries.
 pub const TABLE_FRAMES: u32 = 2048;
 
-/// Where the table lies while BAR0 does not answer, 0xfd00_0000. From
+/// Where the table lies while BAR0 has no address, 0xfd00_0000. From
 /// 0xfc10_0000 to 0xfe00_0000 hvmloader allocates, a few pages from either
 /// end, and its e820 map reserves all from 0xfc00_0000 to 4 GiB (Xen
 /// `tools/firmware/hvmloader/config.h`, `util.c:mem_alloc`,

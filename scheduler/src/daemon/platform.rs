@@ -23,7 +23,7 @@ pub trait Vgpu: Send + Sync {
     /// Why it is of no more use.
     fn usable(&self) -> Result<(), String>;
 
-    /// Where the guest's page table lies while BAR0 does not answer, if it is
+    /// Where the guest's page table lies while BAR0 has no address, if it is
     /// RAM of the guest. Else it is the one the vGPU was added with.
     fn table_gfn(&self) -> Option<u64>;
 

@@ -28,7 +28,7 @@ pub struct StartDm {
     pub aperture_mib: u32,
     /// The preferred mode, as in "1024x768".
     pub mode: String,
-    /// Where the guest's global page table lies while BAR0 does not answer,
+    /// Where the guest's global page table lies while BAR0 has no address,
     /// when it is RAM of the guest: the first of 2048 guest frames, mapped by
     /// vgpud too. Else it is in the shared area and its accesses are trapped.
     pub ggtt_gfn: Option<u64>,
