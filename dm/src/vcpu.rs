@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vgpu_device::Device;
 use vgpu_ring::EventBell;
-use xen_glue::{IoRequest, Sbdf, VcpuIoreqs, VcpuIoreqsError, execute};
+use xen_glue::{IoKind, IoRequest, Sbdf, VcpuIoreqs, VcpuIoreqsError, execute};
 
 use crate::access::Access;
 use crate::spin::Spin;
@@ -116,6 +116,9 @@ impl VcpuLoop {
             function: self.function,
         };
         let data = execute(request, &mut access, &*self.memory);
+        if request.kind == IoKind::Invalidate {
+            self.device.memory_changed();
+        }
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
         self.ioreqs.complete(data)
     }

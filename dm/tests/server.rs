@@ -239,6 +239,19 @@ fn the_aperture_is_guest_memory_for_string_instructions_too() {
 }
 
 #[test]
+fn vgpud_hears_of_frames_that_leave_before_what_is_submitted_next() {
+    let mut guest = Guest::new(1);
+    let gone = [guest_memory::Gfn(5)];
+    assert_eq!(guest.vcpu.decrease_reservation(&gone), Ok(Ok(())));
+    let port = Engine::Bcs.mmio_base() + ring::ELSP;
+    for dword in [0, 0, 1 << 5, 0x1019] {
+        guest.write(port, dword);
+    }
+    assert_eq!(guest.next_request(), Request::InvalidateMemory);
+    assert!(matches!(guest.next_request(), Request::Submit { .. }));
+}
+
+#[test]
 fn blanks_interrupt_while_vgpud_is_silent() {
     let guest = Guest::new(1);
     guest.enable_msi();

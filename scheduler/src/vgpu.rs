@@ -117,6 +117,7 @@ impl Vgpu {
             // Tables are followed from the contexts that use them.
             Request::CreatePageTable { .. } => {}
             Request::DestroyPageTable { root } => self.tables.destroy(Gfn::containing(root)),
+            Request::InvalidateMemory => self.map.invalidate(),
             Request::Ping { token } => self.push(Event::Pong { token }),
         }
         self.usable()

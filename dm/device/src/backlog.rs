@@ -93,10 +93,13 @@ impl Backlog {
                     return;
                 }
             }
+            // One that waits will be told after all the guest did so far, and
+            // before what waits behind it.
+            Request::InvalidateMemory if self.requests.contains(&request) => return,
+            Request::InvalidateMemory | Request::Submit { .. } => {}
             Request::Ping { .. } => {
                 self.requests.retain(|r| !matches!(r, Request::Ping { .. }));
             }
-            Request::Submit { .. } => {}
         }
         self.requests.push_back(request);
     }
@@ -180,6 +183,16 @@ mod tests {
             submit(0, 2),
         ]);
         assert_eq!(sent, [submit(1, 0), reset(1, 2), submit(0, 2)]);
+    }
+
+    #[test]
+    fn one_invalidation_stands_for_all_that_wait() {
+        let sent = late(&[
+            Request::InvalidateMemory,
+            submit(0, 0),
+            Request::InvalidateMemory,
+        ]);
+        assert_eq!(sent, [Request::InvalidateMemory, submit(0, 0)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gen8::vreg::pvinfo;
 use serde::Serialize;
-use vgpu_ring::Event;
+use vgpu_ring::{Event, Request};
 
 use crate::aperture;
 use crate::config::{Config, ConfigError};
@@ -267,6 +267,14 @@ impl Device {
             at = (at / 8 + 1) * 8;
             data = rest;
         }
+    }
+
+    /// The guest gave frames back: whoever maps its memory must look anew
+    /// before the guest's next submission.
+    pub fn memory_changed(&self) {
+        let mut core = self.lock();
+        core.send(&self.seams, Request::InvalidateMemory);
+        core.settle(&self.seams);
     }
 
     /// Something vgpud says.

@@ -71,6 +71,9 @@ pub enum Request {
         /// Guest-physical address of the PML4.
         root: u64,
     },
+    /// The guest gave frames back to the hypervisor: mappings of its memory
+    /// made before this may show frames it no longer has.
+    InvalidateMemory,
     /// Asks for [`Event::Pong`].
     Ping {
         /// Returned in the answer.
@@ -164,6 +167,7 @@ const WRITE_REGISTER: u8 = 3;
 const CREATE_PAGE_TABLE: u8 = 4;
 const DESTROY_PAGE_TABLE: u8 = 5;
 const PING: u8 = 6;
+const INVALIDATE_MEMORY: u8 = 7;
 
 const CONTEXT_DONE: u8 = 0x81;
 const INTERRUPT: u8 = 0x82;
@@ -222,6 +226,7 @@ impl Message for Request {
             }
             Self::CreatePageTable { root } => [head(CREATE_PAGE_TABLE, 0, 0, 0, 0), root, 0, 0],
             Self::DestroyPageTable { root } => [head(DESTROY_PAGE_TABLE, 0, 0, 0, 0), root, 0, 0],
+            Self::InvalidateMemory => [head(INVALIDATE_MEMORY, 0, 0, 0, 0), 0, 0, 0],
             Self::Ping { token } => [head(PING, 0, 0, 0, 0), token, 0, 0],
         }
     }
@@ -256,12 +261,13 @@ impl Message for Request {
             }
             CREATE_PAGE_TABLE => Self::CreatePageTable { root: slot[1] },
             DESTROY_PAGE_TABLE => Self::DestroyPageTable { root: slot[1] },
+            INVALIDATE_MEMORY => Self::InvalidateMemory,
             PING => Self::Ping { token: slot[1] },
             other => {
                 return Err(DecodeError {
                     field: "kind of request",
                     value: other.into(),
-                    allowed: "1 to 6",
+                    allowed: "1 to 7",
                 });
             }
         })
@@ -359,6 +365,7 @@ mod tests {
             },
             Request::CreatePageTable { root: 0x1234_5000 },
             Request::DestroyPageTable { root: 0x1234_5000 },
+            Request::InvalidateMemory,
             Request::Ping { token: 9 },
         ];
         for r in requests {

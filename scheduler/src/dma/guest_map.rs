@@ -107,6 +107,14 @@ impl GuestMap {
         }
     }
 
+    /// Forgets how frames were mapped: some may have left the guest, and
+    /// others come in their place. The GPU reaches them by the same addresses.
+    pub fn invalidate(&self) {
+        if let Some(memory) = read(&self.memory).as_ref() {
+            memory.invalidate();
+        }
+    }
+
     /// Chunks on the bus now.
     #[must_use]
     pub fn chunks(&self) -> usize {
@@ -174,6 +182,47 @@ mod tests {
         let (_dma, map, _memory) = map(1025, 1);
         assert!(map.bus(Gfn(0)).is_some());
         assert_eq!(map.bus(Gfn(512)), None);
+    }
+
+    /// Memory that shows its page until told to look anew.
+    struct Stale {
+        now: VecMemory,
+        seen: Mutex<Option<[u8; 4]>>,
+    }
+
+    impl GuestMemory for Stale {
+        fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+            let mut fresh = [0; 4];
+            self.now.read(gpa, &mut fresh)?;
+            buf.copy_from_slice(lock(&self.seen).get_or_insert(fresh));
+            Ok(())
+        }
+
+        fn write(&self, gpa: u64, data: &[u8]) -> Result<(), MemoryError> {
+            self.now.write(gpa, data)
+        }
+
+        fn invalidate(&self) {
+            *lock(&self.seen) = None;
+        }
+    }
+
+    #[test]
+    fn frames_that_changed_are_seen_after_an_invalidation() {
+        let dma = Arc::new(DmaSpace::new());
+        let memory = Arc::new(Stale {
+            now: VecMemory::new(1),
+            seen: Mutex::default(),
+        });
+        let map = GuestMap::new(Arc::clone(&dma), memory, MapLimits { chunks: 1 });
+        let bus = map.bus(Gfn(0)).unwrap();
+        map.write(0, &[1, 2, 3, 4]).unwrap();
+        let mut b = [9; 4];
+        dma.read(bus, &mut b).unwrap();
+        assert_eq!(b, [0; 4]);
+        map.invalidate();
+        dma.read(bus, &mut b).unwrap();
+        assert_eq!(b, [1, 2, 3, 4]);
     }
 
     #[test]

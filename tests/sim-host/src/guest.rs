@@ -11,8 +11,8 @@ use vgpu_dm::{Server, ServerConfig};
 use vgpu_sched::inspect::VgpuView;
 use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
-use crate::SimHost;
 use crate::link::Link;
+use crate::{SimHost, Witness};
 
 /// The PCI slot of every simulated guest's GPU.
 const SLOT: u8 = 0x10;
@@ -26,6 +26,8 @@ pub struct SimGuestConfig {
     pub vcpus: u32,
     /// Its virtual GPU.
     pub device: vgpu_device::Config,
+    /// Who counts what vgpud and the GPU do to its memory.
+    pub witness: Option<Arc<Witness>>,
 }
 
 impl Default for SimGuestConfig {
@@ -38,7 +40,17 @@ impl Default for SimGuestConfig {
                 aperture_mib: 64,
                 ..vgpu_device::Config::default()
             },
+            witness: None,
         }
+    }
+}
+
+/// A domain that is destroyed with its owner.
+struct OwnDomain(Domain);
+
+impl Drop for OwnDomain {
+    fn drop(&mut self) {
+        self.0.destroy();
     }
 }
 
@@ -48,7 +60,7 @@ pub struct SimGuest {
     server: Server,
     link: Link,
     vcpu: Vcpu,
-    domain: Domain,
+    domain: OwnDomain,
 }
 
 impl SimGuest {
@@ -59,16 +71,24 @@ impl SimGuest {
     /// What the hypervisor, the scheduler or the device model says.
     pub fn start(host: &SimHost, config: &SimGuestConfig) -> anyhow::Result<Self> {
         let xen = host.hypervisor();
-        let domain = xen.create_domain(DomainConfig {
+        let owned = OwnDomain(xen.create_domain(DomainConfig {
             vcpus: config.vcpus,
             frames: config.frames,
             ..DomainConfig::default()
-        })?;
+        })?);
+        let domain = &owned.0;
         let privcmd = xen.open_privcmd()?;
         let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
-        let memory = ForeignMemory::new(privcmd, domain.id(), ForeignMemoryConfig::default());
+        let mut memory: Arc<dyn GuestMemory> = Arc::new(ForeignMemory::new(
+            privcmd,
+            domain.id(),
+            ForeignMemoryConfig::default(),
+        ));
+        if let Some(witness) = &config.witness {
+            memory = witness.watch(memory);
+        }
         let id = u64::from(domain.id().0);
-        let (link, end) = Link::start(host, id, Arc::new(memory), table)?;
+        let (link, end) = Link::start(host, id, memory, table)?;
         let server = Server::attach(
             xen,
             &ServerConfig {
@@ -91,14 +111,14 @@ impl SimGuest {
             server,
             link,
             vcpu,
-            domain,
+            domain: owned,
         })
     }
 
     /// The domain.
     #[must_use]
     pub const fn domain(&self) -> &Domain {
-        &self.domain
+        &self.domain.0
     }
 
     /// Its first virtual CPU.

@@ -7,6 +7,9 @@
 mod guest;
 mod host;
 mod link;
+mod witness;
 
 pub use guest::{SimGuest, SimGuestConfig};
 pub use host::{SimHost, SimHostConfig};
+pub use link::Link;
+pub use witness::Witness;

@@ -2,7 +2,7 @@
 //! vgpud has for each vGPU.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use anyhow::Context;
 use guest_memory::GuestMemory;
 use vgpu_ring::{
     AreaConfig, AreaWords, Bells, DaemonEnd, DeviceEnd, Doorbell, Event, EventBell, Producer,
-    SharedArea,
+    PushError, SharedArea,
 };
 use vgpu_sched::events::{EventSink, Full};
 use vgpu_sched::ggtt::GuestGgtt;
@@ -20,20 +20,43 @@ use xen_glue::TableFrames;
 
 use crate::SimHost;
 
-/// The guest's table as vgpud reads it: RAM of the guest.
-struct Table(TableFrames);
+/// A table that is RAM of the guest.
+struct InRam(TableFrames);
 
-impl GuestGgtt for Table {
+impl GuestGgtt for InRam {
     fn load(&self, index: u32) -> u64 {
         self.0.load(index)
     }
 }
 
-struct Sink(Producer<Event, AreaWords, EventBell>);
+/// One in the shared area.
+struct InSharedArea(vgpu_ring::GgttTable);
+
+impl GuestGgtt for InSharedArea {
+    fn load(&self, index: u32) -> u64 {
+        self.0.load(index)
+    }
+}
+
+/// Why a vGPU was dropped; the first reason stays.
+type Failure = Arc<OnceLock<String>>;
+
+struct Sink {
+    ring: Producer<Event, AreaWords, EventBell>,
+    broken: Failure,
+}
 
 impl EventSink for Sink {
     fn push(&mut self, event: Event) -> Result<(), Full> {
-        self.0.push(event).map_err(|_| Full)
+        match self.ring.push(event) {
+            Ok(()) => Ok(()),
+            Err(PushError::Full) => Err(Full),
+            // The vGPU is about to go; where its events go is all the same.
+            Err(PushError::Broken(e)) => {
+                self.broken.get_or_init(|| format!("complete {e}"));
+                Ok(())
+            }
+        }
     }
 }
 
@@ -43,39 +66,65 @@ pub struct Link {
     stop: Arc<AtomicBool>,
     bell: EventBell,
     thread: Option<JoinHandle<()>>,
-    failure: Arc<Mutex<Option<String>>>,
+    failure: Failure,
 }
 
 impl Link {
     /// Adds a vGPU and serves its submit ring; the device model's end.
+    ///
+    /// # Errors
+    /// What the system or the scheduler says.
     pub fn start(
         host: &SimHost,
         id: u64,
         memory: Arc<dyn GuestMemory>,
         table: TableFrames,
     ) -> anyhow::Result<(Self, DeviceEnd)> {
+        let (link, area, bells) = Self::start_bare(host, id, memory, Some(table))?;
+        Ok((link, area.device_end(bells)))
+    }
+
+    /// Like [`Link::start`], with all that a device model could lay hands
+    /// on: the shared memory, with the guest's page table unless it is
+    /// `table`, and the doorbells.
+    ///
+    /// # Errors
+    /// What the system or the scheduler says.
+    pub fn start_bare(
+        host: &SimHost,
+        id: u64,
+        memory: Arc<dyn GuestMemory>,
+        table: Option<TableFrames>,
+    ) -> anyhow::Result<(Self, SharedArea, Bells)> {
         let area = SharedArea::create(AreaConfig::default())?;
         let bells = Bells::new().context("no doorbells")?;
         let bell = bells.submit.try_clone().context("no doorbell")?;
-        let device = area.device_end(bells.try_clone().context("no doorbells")?);
+        let theirs = bells.try_clone().context("no doorbells")?;
         let DaemonEnd {
             mut requests,
             events,
-            ggtt: _,
+            ggtt,
         } = area.daemon_end(bells);
+        let table: Arc<dyn GuestGgtt> = match table {
+            Some(table) => Arc::new(InRam(table)),
+            None => Arc::new(InSharedArea(ggtt)),
+        };
         let config = VgpuConfig {
             id,
             ..VgpuConfig::default()
         };
+        let failure = Failure::default();
         let handle = host.scheduler().add_vgpu(
             config,
             memory,
-            Arc::new(Table(table)),
-            Box::new(Sink(events)),
+            table,
+            Box::new(Sink {
+                ring: events,
+                broken: Arc::clone(&failure),
+            }),
         )?;
         let handle = Arc::new(handle);
         let stop = Arc::new(AtomicBool::new(false));
-        let failure = Arc::new(Mutex::new(None));
         let thread = std::thread::Builder::new()
             .name(format!("vgpu{id}"))
             .spawn({
@@ -87,14 +136,17 @@ impl Link {
                                 handle.handle(request)?;
                             }
                             handle.flush_events();
+                            handle.usable()?;
+                            if failure.get().is_some() {
+                                return Ok(());
+                            }
                             requests.wait(Some(Duration::from_millis(100)))?;
                         }
                         Ok(())
                     };
                     if let Err(e) = serve() {
                         log::warn!("vGPU {id} is dropped: {e:#}");
-                        let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                        *failure = Some(format!("{e:#}"));
+                        failure.get_or_init(|| format!("{e:#}"));
                     }
                 }
             })?;
@@ -105,18 +157,17 @@ impl Link {
             thread: Some(thread),
             failure,
         };
-        Ok((link, device))
+        Ok((link, area, theirs))
     }
 
     /// Why the vGPU was dropped, if it was.
+    #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.failure.get().cloned()
     }
 
     /// The vGPU as the scheduler knows it.
+    #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.handle
     }

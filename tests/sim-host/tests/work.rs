@@ -48,3 +48,21 @@ fn guests_side_by_side_do_not_mix() {
         }
     });
 }
+
+#[test]
+fn a_ring_can_be_gone_round() {
+    let host = SimHost::start(SimHostConfig::default()).unwrap();
+    let guest = SimGuest::start(&host, &SimGuestConfig::default()).unwrap();
+    let mut driver = Driver::start(&guest, Frames::new(256, 4096), 5).unwrap();
+    // One at a time, so that all go to one context: 16 KiB of ring take
+    // about 400 requests.
+    for _ in 0..450 {
+        assert!(driver.submit(Engine::Rcs).unwrap());
+        while !driver.idle() {
+            for done in driver.wait().unwrap() {
+                done.result.unwrap();
+            }
+        }
+    }
+    assert_eq!(guest.scheduled().refusals, Vec::<String>::new());
+}

@@ -73,16 +73,16 @@ impl Config {
         self.settings.push((name, value));
     }
 
-    /// `+=`: lists grow at their end, strings too.
+    /// `+=`: lists grow at their end, strings too. In place: a file of many
+    /// additions is not to take memory for each.
     fn add(&mut self, name: String, value: Value) {
-        let sum = match (self.get(&name), value) {
-            (Some(Value::List(old)), Value::List(new)) => {
-                Value::List(old.iter().cloned().chain(new).collect())
-            }
-            (Some(Value::Atom(old)), Value::Atom(new)) => Value::Atom(format!("{old}{new}")),
-            (_, value) => value,
-        };
-        self.assign(name, sum);
+        let mut newest = self.settings.iter_mut().rev();
+        let old = newest.find(|(n, _)| *n == name).map(|(_, old)| old);
+        match (old, value) {
+            (Some(Value::List(old)), Value::List(new)) => old.extend(new),
+            (Some(Value::Atom(old)), Value::Atom(new)) => old.push_str(&new),
+            (_, value) => self.assign(name, value),
+        }
     }
 }
 

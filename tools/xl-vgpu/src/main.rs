@@ -10,11 +10,6 @@
 //! VGPU_SOCKET vgpud's socket.
 #![forbid(unsafe_code)]
 
-mod arguments;
-mod config;
-mod real_xl;
-mod vgpu;
-
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,8 +18,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use vgpu_control::{ClientRequest, Connection};
 
-use crate::arguments::Create;
-use crate::config::Config;
+use xl_vgpu::arguments::Create;
+use xl_vgpu::config::Config;
+use xl_vgpu::{real_xl, vgpu};
 
 /// The longest configuration that is read. xl takes any that fits memory.
 const MAX_CONFIG: u64 = 16 << 20;
