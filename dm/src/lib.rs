@@ -14,6 +14,9 @@ mod events;
 mod outside;
 mod server;
 mod spin;
+mod table;
 mod vcpu;
+mod windows;
 
 pub use server::{AttachError, Server, ServerConfig, Statistics};
+pub use table::TableState;

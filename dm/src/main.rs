@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use vgpu_control::{Connection, ControlError, FromDm, StartDm, ToDm};
-use vgpu_device::Config;
+use vgpu_device::{Config, GGTT_MIB};
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{Bells, DeviceEnd, EventBell, SharedArea};
 use xen_glue::{DomId, XenHost};
@@ -23,15 +23,15 @@ struct Arguments {
     #[arg(long, default_value_t = 50, value_name = "MICROSECONDS")]
     spin_us: u32,
 
-    /// MiB of global address space the guest may use, a multiple of 64; i915
-    /// writes all of its page table when it starts, each entry trapped.
-    #[arg(long, default_value_t = 128, value_name = "MIB")]
-    ggtt_mib: u32,
-
     /// Count accesses by register, for vgpuctl inspect.
     #[arg(long)]
     count_registers: bool,
 }
+
+/// MiB of global address space that a guest may use when each write to its
+/// page table is trapped: i915 writes all of it when it starts, 256 entries a
+/// MiB.
+const TRAPPED_GGTT_MIB: u32 = 128;
 
 fn main() -> anyhow::Result<()> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
@@ -73,11 +73,12 @@ fn attach(control: &Connection, arguments: &Arguments) -> anyhow::Result<Server>
     let config = server_config(&start, arguments)?;
     let server = Server::attach(&XenHost, &config, end)?;
     log::info!(
-        "domain {}: vGPU in slot {}, {} MiB aperture, {}, ioreq server {}",
+        "domain {}: vGPU in slot {}, {} MiB aperture, {}, page table {}, ioreq server {}",
         start.domid,
         start.slot,
         start.aperture_mib,
         start.mode,
+        server.table(),
         server.id()
     );
     Ok(server)
@@ -99,10 +100,14 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
     Ok(ServerConfig {
         domid: DomId(start.domid),
         slot: start.slot,
+        table_gfn: start.ggtt_gfn,
         device: Config {
             aperture_mib: start.aperture_mib,
             mode: start.mode.parse()?,
-            ggtt_mib: arguments.ggtt_mib,
+            ggtt_mib: match start.ggtt_gfn {
+                Some(_) => GGTT_MIB,
+                None => TRAPPED_GGTT_MIB,
+            },
             count_registers: arguments.count_registers,
         },
         spin: Duration::from_micros(arguments.spin_us.into()),

@@ -8,18 +8,22 @@ use std::time::Duration;
 
 use guest_memory::GuestMemory;
 use serde::Serialize;
-use vgpu_device::{Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams};
+use vgpu_device::{
+    Config, ConfigError, Device, DeviceV1, Exits, GgttTable, Inspection, RestoreError, Seams,
+};
 use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
 use xen_glue::{
     DeviceModel, DeviceModelError, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor,
-    HypervisorError, IoreqServer, Sbdf, VcpuIoreqs, VcpuIoreqsError,
+    HypervisorError, IoreqServer, Sbdf, TableError, TableFrames, VcpuIoreqs, VcpuIoreqsError,
 };
 
 use crate::alarm::Alarm;
 use crate::events::EventLoop;
-use crate::outside::{Interrupts, SubmitRing, Table, Windows};
+use crate::outside::{Interrupts, SubmitRing};
 use crate::spin::Spin;
+use crate::table::{InRam, InSharedArea, MovingTable, TableState};
 use crate::vcpu::{Counts, VcpuLoop};
+use crate::windows::Windows;
 
 /// Whom to serve, and with what.
 #[derive(Clone, Debug)]
@@ -28,6 +32,9 @@ pub struct ServerConfig {
     pub domid: DomId,
     /// PCI slot on bus 0, 1 to 31.
     pub slot: u8,
+    /// Where the guest's page table lies while BAR0 has no address, if it is
+    /// RAM of the guest; else it is in the shared area and trapped.
+    pub table_gfn: Option<u64>,
     /// The device.
     pub device: Config,
     /// How long a vCPU's thread looks for the next request before it
@@ -58,6 +65,9 @@ pub enum AttachError {
     /// An operation on the domain.
     #[error(transparent)]
     Domain(#[from] DeviceModelError),
+    /// The guest's page table.
+    #[error("page table of the guest: {0}")]
+    Table(#[from] TableError),
     /// A vCPU's requests.
     #[error("vcpu {vcpu}: {source}")]
     Vcpu {
@@ -97,6 +107,7 @@ struct Tree {
     server: u16,
     function: String,
     statistics: Statistics,
+    ggtt: TableState,
     device: Inspection,
 }
 
@@ -107,6 +118,7 @@ pub struct Server {
     function: Sbdf,
     memory: Arc<ForeignMemory>,
     interrupts: Arc<Interrupts>,
+    windows: Arc<Windows>,
     counts: Arc<Counts>,
     alarm: Arc<Alarm>,
     stop: Arc<AtomicBool>,
@@ -172,6 +184,16 @@ impl Server {
         let page = Arc::new(server.map_page(vcpus)?);
         // The ports in the page are valid only once it is enabled.
         server.set_enabled(true)?;
+        let mut moving = None;
+        let table: Arc<dyn GgttTable> = match config.table_gfn {
+            Some(gfn) => {
+                let frames = TableFrames::open(&*privcmd, config.domid, gfn)?;
+                moving = Some(MovingTable::new(dm.clone(), gfn));
+                Arc::new(InRam(frames))
+            }
+            None => Arc::new(InSharedArea(ggtt)),
+        };
+        let windows = Arc::new(Windows::new(Arc::clone(&server), moving));
         let cache = ForeignMemoryConfig::default();
         let memory = Arc::new(ForeignMemory::new(privcmd, config.domid, cache));
         let interrupts = Arc::new(Interrupts {
@@ -183,11 +205,11 @@ impl Server {
         let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
         let device = Arc::new(make(Seams {
             memory: memory.clone(),
-            ggtt: Arc::new(Table(ggtt)),
+            ggtt: table,
             port: Arc::new(SubmitRing(Mutex::new(requests))),
             interrupts: interrupts.clone(),
             clock: alarm.clone(),
-            bars: Arc::new(Windows::new(Arc::clone(&server))),
+            bars: windows.clone(),
         })?);
         let mut this = Self {
             device,
@@ -195,6 +217,7 @@ impl Server {
             function: Sbdf::slot(config.slot),
             memory,
             interrupts,
+            windows,
             counts: Arc::default(),
             alarm,
             stop: Arc::default(),
@@ -280,6 +303,12 @@ impl Server {
         self.device.exits()
     }
 
+    /// Where the guest's page table is.
+    #[must_use]
+    pub fn table(&self) -> TableState {
+        self.windows.table()
+    }
+
     /// The device and this server, for people and tools.
     ///
     /// # Errors
@@ -289,6 +318,7 @@ impl Server {
             server: self.id(),
             function: self.function.to_string(),
             statistics: self.statistics(),
+            ggtt: self.table(),
             device: self.device.inspect(),
         })
     }

@@ -23,6 +23,7 @@ fn message(mode: &str) -> ToDm {
         slot: 16,
         aperture_mib: 256,
         mode: mode.to_owned(),
+        ggtt_gfn: None,
     })
 }
 

@@ -27,6 +27,7 @@ fn config(domid: DomId) -> ServerConfig {
     ServerConfig {
         domid,
         slot: SLOT,
+        table_gfn: None,
         device: Config::default(),
         spin: Duration::from_micros(20),
     }

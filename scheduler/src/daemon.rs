@@ -17,6 +17,7 @@ mod reclaim;
 mod registry;
 mod server;
 mod supervisor;
+mod table;
 #[cfg(test)]
 mod tests;
 mod worker;

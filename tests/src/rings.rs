@@ -51,7 +51,7 @@ impl HostileRing {
             work.write(&*memory).unwrap();
         }
         let shared: Arc<dyn GuestMemory> = memory.clone();
-        let (link, area, bells) = Link::start_bare(host, id, shared).unwrap();
+        let (link, area, bells) = Link::start_bare(host, id, shared, None).unwrap();
         let config = AreaConfig::default();
         let layout = Layout::new(config.submit_slots.into(), config.complete_slots.into()).unwrap();
         let ggtt = area.device_end(bells.try_clone().unwrap()).ggtt;

@@ -268,6 +268,27 @@ impl DeviceModel {
         self.call(&mut op, || format!("set_mem_type {extent} to {to:?}"))
     }
 
+    /// Moves the RAM at `extent` to `to_gfn` and the frames after it. RAM
+    /// that was there is freed; a frame that is there already stays. Foreign
+    /// mappings keep showing the moved memory. Every vCPU has its device
+    /// models drop their mappings before its next hypercall returns.
+    ///
+    /// # Errors
+    /// EINVAL when a frame has no RAM, EPERM when the target is another
+    /// device's memory, ENOMEM when Xen has no room for the guest's page
+    /// tables, EOVERFLOW when either end wraps. Frames before the failing
+    /// one have moved.
+    pub fn relocate_memory(&self, extent: Extent, to_gfn: u64) -> Result<(), DeviceModelError> {
+        type Arg = xen_sys::xen_dm_op_relocate_memory;
+        let mut op = DmOp::new(xen_sys::XEN_DMOP_relocate_memory);
+        op.put(offset_of!(Arg, size), &extent.frames.to_le_bytes());
+        op.put(offset_of!(Arg, src_gfn), &extent.first_gfn.to_le_bytes());
+        op.put(offset_of!(Arg, dst_gfn), &to_gfn.to_le_bytes());
+        self.call(&mut op, || {
+            format!("relocate_memory {extent} to {to_gfn:#x}")
+        })
+    }
+
     /// Tells log-dirty of frames this process wrote through foreign
     /// mappings, which Xen cannot see. Returns at once when log-dirty is off.
     ///

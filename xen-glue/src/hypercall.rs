@@ -1,24 +1,12 @@
-//! Raw hypercalls, for the daemon in dom0 alone.
+//! How much memory a domain has, for the daemon in dom0 alone.
 
-#![expect(unsafe_code, reason = "the hypercall ioctl")]
+mod device;
 
-use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
+pub use device::Hypercall;
 
 use nix::errno::Errno;
-use xen_sys::ioctl;
 
-use crate::{Access, DomId, Mapping};
-
-nix::ioctl_readwrite_bad!(
-    hypercall,
-    ioctl::PRIVCMD_HYPERCALL,
-    xen_sys::privcmd_hypercall
-);
-
-const PRIVCMD: &str = "/dev/xen/privcmd";
-/// Gives pages that stay where they are while Xen reads them.
-const BUFFER: &str = "/dev/xen/hypercall";
+use crate::{DomId, Extent};
 
 /// Why a hypercall failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,64 +31,35 @@ pub enum HypercallError {
     },
 }
 
-/// A handle for hypercalls.
-#[derive(Debug)]
-pub struct Hypercall {
-    privcmd: File,
-    argument: Mapping,
-}
-
-impl Hypercall {
-    /// Opens the nodes.
-    ///
-    /// # Errors
-    /// [`HypercallError::Open`].
-    pub fn open() -> Result<Self, HypercallError> {
-        let node = |path| {
-            let file = OpenOptions::new().read(true).write(true).open(path);
-            file.map_err(|e| HypercallError::Open {
-                path,
-                errno: Errno::from_raw(e.raw_os_error().unwrap_or(0)),
-            })
-        };
-        let privcmd = node(PRIVCMD)?;
-        let buffer = node(BUFFER)?;
-        let argument = Mapping::shared(&buffer, 0, 1, Access::ReadWrite);
-        let argument = argument.map_err(|_| HypercallError::Open {
-            path: BUFFER,
-            errno: Errno::ENOMEM,
-        })?;
-        Ok(Self { privcmd, argument })
-    }
-
-    /// The highest frame number the domain has or had (`XENMEM_maximum_gpfn`).
+/// A domain's memory as the toolstack sees it.
+pub trait DomainMemory: Send + Sync {
+    /// Most frames the domain may have (`XENMEM_maximum_reservation`).
     ///
     /// # Errors
     /// [`HypercallError::Call`]: ESRCH when there is no such domain.
-    pub fn maximum_gpfn(&self, domid: DomId) -> Result<u64, HypercallError> {
-        let failed = |errno| HypercallError::Call {
-            op: "XENMEM_maximum_gpfn",
-            domid,
-            errno,
-        };
-        self.argument
-            .write(0, &domid.0.to_le_bytes())
-            .map_err(|_| failed(Errno::EFAULT))?;
-        let mut call = xen_sys::privcmd_hypercall {
-            op: u64::from(xen_sys::__HYPERVISOR_memory_op),
-            arg: [
-                u64::from(xen_sys::XENMEM_maximum_gpfn),
-                self.argument.address(),
-                0,
-                0,
-                0,
-            ],
-        };
-        // SAFETY: Xen reads one domid from the buffer, which outlives the
-        // call, and writes nothing.
-        let result = unsafe { hypercall(self.privcmd.as_raw_fd(), &raw mut call) };
-        result
-            .and_then(|gfn| u64::try_from(gfn).map_err(|_| Errno::EOVERFLOW))
-            .map_err(failed)
-    }
+    fn maximum_reservation(&self, domid: DomId) -> Result<u64, HypercallError>;
+
+    /// Changes that (`XEN_DOMCTL_max_mem`). What the domain has above it
+    /// stays.
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: ESRCH when there is no such domain, EACCES
+    /// when this Xen is newer than what is known here.
+    fn set_maximum_reservation(&self, domid: DomId, frames: u64) -> Result<(), HypercallError>;
+
+    /// Gives the domain new frames at `extent` (`XENMEM_populate_physmap`)
+    /// and says how many: fewer when it has its most or the host has no more.
+    /// RAM that is there already is lost to the guest.
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: ESRCH when there is no such domain.
+    fn populate(&self, domid: DomId, extent: Extent) -> Result<u32, HypercallError>;
+
+    /// Takes the frames at `extent` from the domain
+    /// (`XENMEM_decrease_reservation`) and says how many it took: it stops at
+    /// one that is not RAM.
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: ESRCH when there is no such domain.
+    fn withdraw(&self, domid: DomId, extent: Extent) -> Result<u32, HypercallError>;
 }

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{EventChannelError, EventChannels, EvtchnDevice, Privcmd, PrivcmdDevice, PrivcmdError};
+use crate::{
+    DomainMemory, EventChannelError, EventChannels, EvtchnDevice, Hypercall, HypercallError,
+    Privcmd, PrivcmdDevice, PrivcmdError,
+};
 
 /// A Xen domain id. Ids from 0x7ff0 up are reserved by Xen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +27,9 @@ pub enum HypervisorError {
     /// The event channel node.
     #[error(transparent)]
     EventChannels(#[from] EventChannelError),
+    /// The nodes for hypercalls.
+    #[error(transparent)]
+    Hypercall(#[from] HypercallError),
 }
 
 /// Opens handles on a hypervisor: the real one, or `fake-xen`.
@@ -40,6 +46,12 @@ pub trait Hypervisor: Send + Sync {
     /// # Errors
     /// [`HypervisorError::EventChannels`] when the node cannot be opened.
     fn open_event_channels(&self) -> Result<Arc<dyn EventChannels>, HypervisorError>;
+
+    /// A handle for what only dom0's daemon may do.
+    ///
+    /// # Errors
+    /// [`HypervisorError::Hypercall`] when the nodes cannot be opened.
+    fn open_domain_memory(&self) -> Result<Arc<dyn DomainMemory>, HypervisorError>;
 }
 
 /// The Xen this process runs on, through `/dev/xen`.
@@ -53,5 +65,9 @@ impl Hypervisor for XenHost {
 
     fn open_event_channels(&self) -> Result<Arc<dyn EventChannels>, HypervisorError> {
         Ok(Arc::new(EvtchnDevice::open()?))
+    }
+
+    fn open_domain_memory(&self) -> Result<Arc<dyn DomainMemory>, HypervisorError> {
+        Ok(Arc::new(Hypercall::open()?))
     }
 }

@@ -17,6 +17,7 @@ mod hypervisor;
 mod ioreq;
 mod mapping;
 mod privcmd;
+mod table;
 mod xenstore;
 
 pub use device_model::{
@@ -28,7 +29,7 @@ pub use foreign::{ForeignMemory, ForeignMemoryConfig, ForeignMemoryStats};
 pub use grants::{
     GrantAllocator, GrantError, GrantMapper, GrantMapping, GrantRef, GrantedPages, UnmapNotify,
 };
-pub use hypercall::{Hypercall, HypercallError};
+pub use hypercall::{DomainMemory, Hypercall, HypercallError};
 pub use hypervisor::{DomId, Hypervisor, HypervisorError, XenHost};
 pub use ioreq::{
     IoHandler, IoKind, IoRequest, IoreqError, IoreqPage, IoreqState, VcpuIoreqs, VcpuIoreqsError,
@@ -38,6 +39,7 @@ pub use mapping::{Access, Mapping, MappingError};
 pub use privcmd::{
     ForeignMap, MAX_DM_OP_BUF, MAX_DM_OP_BUFS, Privcmd, PrivcmdDevice, PrivcmdError, Resource,
 };
+pub use table::{PARKING_GFN, TABLE_FRAMES, TableError, TableFrames};
 pub use xenstore::{Xenstore, XenstoreError, XenstoreWatch};
 
 /// An error number as the kernel or the hypervisor gave it.

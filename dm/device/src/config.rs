@@ -32,7 +32,7 @@ pub struct Config {
     /// multiple of [`GGTT_STEP_MIB`] up to [`GGTT_MIB`]; the rest is
     /// ballooned. i915 in a guest writes every entry of it when it starts
     /// (Linux `gt/intel_ggtt.c:init_ggtt`, `intel_scanout_needs_vtd_wa`),
-    /// 256 a MiB, each of which is a trapped access.
+    /// 256 a MiB, so it is to be small where each is a trapped access.
     #[serde(default = "whole_table")]
     pub ggtt_mib: u32,
     /// Whether to count accesses by register, for inspection. Costs some

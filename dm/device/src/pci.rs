@@ -53,6 +53,8 @@ pub struct PciV1 {
 #[error("saved PCI configuration is {0} bytes, allowed: 256")]
 pub struct BadPciState(usize);
 
+const WINDOWS: [Bar; 2] = [Bar::Registers, Bar::Aperture];
+
 /// Where a window answers, if it does.
 type Window = Option<u64>;
 
@@ -132,6 +134,7 @@ impl Pci {
         interrupts: &dyn InterruptSink,
     ) {
         let state = self.space.u16(POWER_CONTROL) & 3;
+        let bases = WINDOWS.map(|bar| self.base(bar));
         self.space.write(offset, size, value);
         // Only D0 and D3hot exist; a write of another state is dropped.
         if matches!(self.space.u16(POWER_CONTROL) & 3, 1 | 2) {
@@ -139,6 +142,11 @@ impl Pci {
             self.space.set_u16(POWER_CONTROL, control);
         }
         self.update_windows(bars);
+        for (bar, before) in WINDOWS.into_iter().zip(bases) {
+            if self.windows[index(bar)].is_none() && self.base(bar) != before {
+                bars.moved(bar);
+            }
+        }
         self.update_lines(interrupts);
     }
 
@@ -164,20 +172,25 @@ impl Pci {
         self.space.u16(POWER_CONTROL) & 3 == 0
     }
 
-    fn wanted(&self, bar: Bar) -> Window {
-        let decoding = self.space.u16(COMMAND) & COMMAND_MEMORY != 0 && self.awake();
+    /// The address in `bar`, answering or not.
+    fn base(&self, bar: Bar) -> u64 {
         let offset = match bar {
             Bar::Registers => BAR0,
             Bar::Aperture => BAR2,
         };
-        let base = self.space.u64(offset) & !0xf;
+        self.space.u64(offset) & !0xf
+    }
+
+    fn wanted(&self, bar: Bar) -> Window {
+        let decoding = self.space.u16(COMMAND) & COMMAND_MEMORY != 0 && self.awake();
+        let base = self.base(bar);
         // 0 is an unassigned BAR, and one that wraps cannot answer.
         let fits = base != 0 && base.checked_add(self.bytes(bar)).is_some();
         (decoding && fits).then_some(base)
     }
 
     fn update_windows(&mut self, bars: &dyn BarSink) {
-        for bar in [Bar::Registers, Bar::Aperture] {
+        for bar in WINDOWS {
             let (is, wanted) = (self.windows[index(bar)], self.wanted(bar));
             if is == wanted {
                 continue;

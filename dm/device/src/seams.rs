@@ -79,4 +79,7 @@ pub trait BarSink: Send + Sync {
     fn map(&self, bar: Bar, base: u64, len: u64);
     /// The window no longer answers at `[base, base + len)`, where it was.
     fn unmap(&self, bar: Bar, base: u64, len: u64);
+    /// The window, which does not answer, no longer has the address it had:
+    /// something else may be put there.
+    fn moved(&self, _bar: Bar) {}
 }

@@ -90,7 +90,7 @@ impl Guest {
         };
         let dm = DmProcess::start(
             command,
-            StartDm::new(domid, &spec),
+            StartDm::new(domid, &spec, vgpu.table_gfn()),
             [area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()],
             limits.attach,
         )?;
@@ -182,11 +182,16 @@ impl Guest {
             (Some(_), Ok(tree)) => tree,
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
         };
+        let ggtt = vgpu.as_ref().map(|v| match v.table_gfn() {
+            Some(_) => "ram",
+            None => "trapped",
+        });
         json!({
             "domid": entry.domid,
             "vgpu": entry.vgpu,
             "state": entry.state,
             "failure": *lock(&self.failure),
+            "ggtt": ggtt,
             "processes": {
                 "qemu": entry.qemu_pid,
                 "vgpu-dm": entry.dm_pid,

@@ -23,14 +23,18 @@ pub trait Vgpu: Send + Sync {
     /// Why it is of no more use.
     fn usable(&self) -> Result<(), String>;
 
+    /// Where the guest's page table lies while BAR0 has no address, if it is
+    /// RAM of the guest. Else it is the one the vGPU was added with.
+    fn table_gfn(&self) -> Option<u64>;
+
     /// Its state, for people and tools.
     fn tree(&self) -> Value;
 }
 
 /// The host.
 pub trait Platform: Send + Sync {
-    /// Adds a vGPU for the guest `domid`, whose page table is `ggtt`. What it
-    /// reports goes to `events`.
+    /// Adds a vGPU for the guest `domid`, whose page table is RAM of the
+    /// guest, or else `ggtt`. What it reports goes to `events`.
     ///
     /// # Errors
     /// When the guest's memory cannot be reached or the scheduler is full.

@@ -170,6 +170,10 @@ impl Vgpu for FakeVgpu {
         Ok(())
     }
 
+    fn table_gfn(&self) -> Option<u64> {
+        None
+    }
+
     fn tree(&self) -> Value {
         json!({"engines": 4})
     }

@@ -8,7 +8,6 @@ use softgpu::SoftGpu;
 use vgpu_ring::{GgttTable, Request};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
-use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::VgpuConfig;
@@ -16,6 +15,7 @@ use xen_glue::{DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, X
 
 use super::platform::{Platform, Vgpu};
 use super::reclaim::reclaim;
+use super::table::Table;
 
 /// Address space for mappings of one guest's memory. What the GPU uses stays
 /// mapped beyond it.
@@ -67,11 +67,12 @@ impl Platform for XenPlatform {
             id: domid.into(),
             ..VgpuConfig::default()
         };
-        let table = Arc::new(Table(ggtt));
+        let table = Table::make(&XenHost, DomId(domid), ggtt);
+        let table_gfn = table.gfn();
         let handle = self
             .scheduler
-            .add_vgpu(config, Arc::new(memory), table, events)?;
-        Ok(Arc::new(Scheduled(handle)))
+            .add_vgpu(config, Arc::new(memory), Arc::new(table), events)?;
+        Ok(Arc::new(Scheduled { handle, table_gfn }))
     }
 
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {
@@ -83,28 +84,26 @@ impl Platform for XenPlatform {
     }
 }
 
-/// The guest's table, as the scheduler reads it.
-struct Table(GgttTable);
-
-impl GuestGgtt for Table {
-    fn load(&self, index: u32) -> u64 {
-        self.0.load(index)
-    }
+struct Scheduled {
+    handle: Handle,
+    table_gfn: Option<u64>,
 }
-
-struct Scheduled(Handle);
 
 impl Vgpu for Scheduled {
     fn request(&self, request: Request) -> Result<(), String> {
-        self.0.handle(request).map_err(|e| e.to_string())
+        self.handle.handle(request).map_err(|e| e.to_string())
     }
 
     fn usable(&self) -> Result<(), String> {
-        self.0.usable().map_err(|e| e.to_string())
+        self.handle.usable().map_err(|e| e.to_string())
+    }
+
+    fn table_gfn(&self) -> Option<u64> {
+        self.table_gfn
     }
 
     fn tree(&self) -> Value {
-        to_value(&self.0.inspect())
+        to_value(&self.handle.inspect())
     }
 }
 

@@ -9,7 +9,7 @@ use gen8::{Engine, ring};
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, Event, FaultReason, SharedArea};
-use xen_glue::Sbdf;
+use xen_glue::{Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 const SLOT: u8 = 16;
 const REGISTERS: u64 = 0xf000_0000;
@@ -114,9 +114,13 @@ impl World {
         .expect("a shared area");
         let bells = Bells::new().expect("doorbells");
         let vgpud = area.daemon_end(bells.try_clone().expect("a descriptor"));
+        let memory = xen.open_domain_memory().expect("hypercalls");
+        let privcmd = xen.open_privcmd().expect("a handle");
+        TableFrames::create(&*memory, &*privcmd, domain.id()).expect("a page table");
         let config = ServerConfig {
             domid: domain.id(),
             slot: SLOT,
+            table_gfn: Some(PARKING_GFN),
             device: Config::default(),
             spin: Duration::from_micros(200),
         };

@@ -9,7 +9,7 @@ use guest_driver::Platform;
 use guest_memory::GuestMemory;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_sched::inspect::VgpuView;
-use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, Sbdf};
+use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 use crate::link::Link;
 use crate::{SimHost, Witness};
@@ -77,8 +77,10 @@ impl SimGuest {
             ..DomainConfig::default()
         })?);
         let domain = &owned.0;
+        let privcmd = xen.open_privcmd()?;
+        let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
         let mut memory: Arc<dyn GuestMemory> = Arc::new(ForeignMemory::new(
-            xen.open_privcmd()?,
+            privcmd,
             domain.id(),
             ForeignMemoryConfig::default(),
         ));
@@ -86,12 +88,13 @@ impl SimGuest {
             memory = witness.watch(memory);
         }
         let id = u64::from(domain.id().0);
-        let (link, end) = Link::start(host, id, memory)?;
+        let (link, end) = Link::start(host, id, memory, table)?;
         let server = Server::attach(
             xen,
             &ServerConfig {
                 domid: domain.id(),
                 slot: SLOT,
+                table_gfn: Some(PARKING_GFN),
                 device: config.device.clone(),
                 spin: ServerConfig::DEFAULT_SPIN,
             },

@@ -16,13 +16,23 @@ use vgpu_sched::events::{EventSink, Full};
 use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::scheduler::Handle;
 use vgpu_sched::vgpu::VgpuConfig;
+use xen_glue::TableFrames;
 
 use crate::SimHost;
 
-/// The guest's table as vgpud reads it.
-struct Table(vgpu_ring::GgttTable);
+/// A table that is RAM of the guest.
+struct InRam(TableFrames);
 
-impl GuestGgtt for Table {
+impl GuestGgtt for InRam {
+    fn load(&self, index: u32) -> u64 {
+        self.0.load(index)
+    }
+}
+
+/// One in the shared area.
+struct InSharedArea(vgpu_ring::GgttTable);
+
+impl GuestGgtt for InSharedArea {
     fn load(&self, index: u32) -> u64 {
         self.0.load(index)
     }
@@ -68,13 +78,15 @@ impl Link {
         host: &SimHost,
         id: u64,
         memory: Arc<dyn GuestMemory>,
+        table: TableFrames,
     ) -> anyhow::Result<(Self, DeviceEnd)> {
-        let (link, area, bells) = Self::start_bare(host, id, memory)?;
+        let (link, area, bells) = Self::start_bare(host, id, memory, Some(table))?;
         Ok((link, area.device_end(bells)))
     }
 
     /// Like [`Link::start`], with all that a device model could lay hands
-    /// on: the shared memory and the doorbells.
+    /// on: the shared memory, with the guest's page table unless it is
+    /// `table`, and the doorbells.
     ///
     /// # Errors
     /// What the system or the scheduler says.
@@ -82,6 +94,7 @@ impl Link {
         host: &SimHost,
         id: u64,
         memory: Arc<dyn GuestMemory>,
+        table: Option<TableFrames>,
     ) -> anyhow::Result<(Self, SharedArea, Bells)> {
         let area = SharedArea::create(AreaConfig::default())?;
         let bells = Bells::new().context("no doorbells")?;
@@ -92,6 +105,10 @@ impl Link {
             events,
             ggtt,
         } = area.daemon_end(bells);
+        let table: Arc<dyn GuestGgtt> = match table {
+            Some(table) => Arc::new(InRam(table)),
+            None => Arc::new(InSharedArea(ggtt)),
+        };
         let config = VgpuConfig {
             id,
             ..VgpuConfig::default()
@@ -100,7 +117,7 @@ impl Link {
         let handle = host.scheduler().add_vgpu(
             config,
             memory,
-            Arc::new(Table(ggtt)),
+            table,
             Box::new(Sink {
                 ring: events,
                 broken: Arc::clone(&failure),

@@ -29,6 +29,9 @@ fn one_guest_uses_all_engines() {
     let guest = SimGuest::start(&host, &SimGuestConfig::default()).unwrap();
     run(&guest, 1, 50);
     assert_eq!(guest.failure(), None);
+    // Its page table is its own RAM.
+    let exits = guest.server().exits();
+    assert_eq!((exits.ggtt_reads, exits.ggtt_writes), (0, 0));
 }
 
 #[test]

@@ -28,17 +28,23 @@ pub struct StartDm {
     pub aperture_mib: u32,
     /// The preferred mode, as in "1024x768".
     pub mode: String,
+    /// Where the guest's global page table lies while BAR0 has no address,
+    /// when it is RAM of the guest: the first of 2048 guest frames, mapped by
+    /// vgpud too. Else it is in the shared area and its accesses are trapped.
+    pub ggtt_gfn: Option<u64>,
 }
 
 impl StartDm {
-    /// The message for `spec` in the guest `domid`.
+    /// The message for `spec` in the guest `domid`, whose table is RAM at
+    /// `ggtt_gfn`.
     #[must_use]
-    pub fn new(domid: u16, spec: &VgpuSpec) -> Self {
+    pub fn new(domid: u16, spec: &VgpuSpec, ggtt_gfn: Option<u64>) -> Self {
         Self {
             domid,
             slot: spec.slot,
             aperture_mib: spec.aperture_mib,
             mode: spec.mode.to_string(),
+            ggtt_gfn,
         }
     }
 }

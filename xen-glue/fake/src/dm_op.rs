@@ -2,6 +2,7 @@
 //! and common/ioreq.c:ioreq_server_dm_op).
 
 use std::mem::offset_of;
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use xen_glue::{DomId, MemType};
@@ -64,6 +65,7 @@ fn arg_len(op: u32) -> Option<usize> {
         x::XEN_DMOP_set_pci_intx_level => size_of::<x::xen_dm_op_set_pci_intx_level>(),
         x::XEN_DMOP_modified_memory => size_of::<x::xen_dm_op_modified_memory>(),
         x::XEN_DMOP_set_mem_type => size_of::<x::xen_dm_op_set_mem_type>(),
+        x::XEN_DMOP_relocate_memory => size_of::<x::xen_dm_op_relocate_memory>(),
         x::XEN_DMOP_inject_msi => size_of::<x::xen_dm_op_inject_msi>(),
         x::XEN_DMOP_map_mem_type_to_ioreq_server => {
             size_of::<x::xen_dm_op_map_mem_type_to_ioreq_server>()
@@ -100,6 +102,7 @@ pub(crate) fn run(
         xen_sys::XEN_DMOP_set_pci_intx_level => intx(domain, &arg),
         xen_sys::XEN_DMOP_modified_memory => modified_memory(domain, &arg, rest),
         xen_sys::XEN_DMOP_set_mem_type => set_mem_type(domain, &arg),
+        xen_sys::XEN_DMOP_relocate_memory => relocate_memory(domain, &arg),
         xen_sys::XEN_DMOP_inject_msi => inject_msi(domain, &arg),
         xen_sys::XEN_DMOP_map_mem_type_to_ioreq_server => map_mem_type(domain, caller, &arg),
         xen_sys::XEN_DMOP_nr_vcpus => {
@@ -261,6 +264,26 @@ fn set_mem_type(domain: &DomainState, arg: &Arg<'_>) -> Result<(), Errno> {
     }
     drop(servers);
     Ok(())
+}
+
+/// Xen common/memory.c:xenmem_add_to_physmap. Frames before one that cannot
+/// be moved have moved.
+fn relocate_memory(domain: &DomainState, arg: &Arg<'_>) -> Result<(), Errno> {
+    type A = xen_sys::xen_dm_op_relocate_memory;
+    arg.zero(offset_of!(A, pad), 4)?;
+    let size = u64::from(arg.u32(offset_of!(A, size)));
+    let (from, to) = (
+        arg.u64(offset_of!(A, src_gfn)),
+        arg.u64(offset_of!(A, dst_gfn)),
+    );
+    if to == u64::MAX {
+        return Err(Errno::EINVAL);
+    }
+    if from.checked_add(size).is_none() || to.checked_add(size).is_none() {
+        return Err(Errno::EOVERFLOW);
+    }
+    domain.mapcache_invalidate.store(true, Ordering::Release);
+    (0..size).try_for_each(|i| domain.memory.relocate(from + i, to + i))
 }
 
 fn map_mem_type(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<(), Errno> {

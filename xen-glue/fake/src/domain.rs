@@ -63,6 +63,9 @@ pub(crate) struct DomainState {
     pub(crate) gate: Gate,
     /// The last value written to port 0xcf8.
     pub(crate) cf8: AtomicU32,
+    /// Frames left the guest by a device model's doing: its next hypercall
+    /// has every device model drop its mappings.
+    pub(crate) mapcache_invalidate: AtomicBool,
     /// Set after `stopped`, to be looked at cheaply.
     is_stopped: AtomicBool,
     stopped: Mutex<Option<Stopped>>,
@@ -94,6 +97,7 @@ impl DomainState {
             interrupts: Interrupts::default(),
             gate: Gate::default(),
             cf8: AtomicU32::new(0),
+            mapcache_invalidate: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             stopped: Mutex::default(),
             busy: (0..config.vcpus).map(|_| Mutex::new(())).collect(),
@@ -216,6 +220,12 @@ impl Domain {
     #[must_use]
     pub fn maximum_gpfn(&self) -> Gfn {
         Gfn(self.state.memory.maximum_gpfn())
+    }
+
+    /// Frames it has (`XENMEM_current_reservation`).
+    #[must_use]
+    pub fn current_reservation(&self) -> usize {
+        self.state.memory.total()
     }
 
     /// Ioreq servers it has, whether anyone serves them or not.

@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
-use xen_glue::{DomId, EventChannels, Hypervisor, HypervisorError, MappingError, Privcmd};
+use xen_glue::{
+    DomId, DomainMemory, EventChannels, Hypervisor, HypervisorError, MappingError, Privcmd,
+};
 
 use crate::domain::DomainState;
 use crate::events::{FakeEventChannels, PortState};
 use crate::privcmd::FakePrivcmd;
+use crate::reservation::FakeDomainMemory;
 use crate::{Domain, DomainConfig};
 
 /// Why a simulated domain could not be made.
@@ -160,5 +163,9 @@ impl Hypervisor for FakeXen {
 
     fn open_event_channels(&self) -> Result<Arc<dyn EventChannels>, HypervisorError> {
         Ok(Arc::new(self.event_channels()?))
+    }
+
+    fn open_domain_memory(&self) -> Result<Arc<dyn DomainMemory>, HypervisorError> {
+        Ok(Arc::new(FakeDomainMemory::new(Arc::clone(&self.host))))
     }
 }

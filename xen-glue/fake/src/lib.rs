@@ -22,6 +22,7 @@ mod interrupts;
 mod memory;
 mod privcmd;
 mod ranges;
+mod reservation;
 mod server;
 mod vcpu;
 

@@ -2,8 +2,9 @@
 //!
 //! A frame that leaves the guest and comes back gets another page of the
 //! file, so a foreign mapping that should have been dropped shows old bytes,
-//! as on Xen.
+//! as on Xen. A frame that is moved keeps its page.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,9 +46,30 @@ struct Frame {
 /// memory above.
 const LAST_SPECIAL: u64 = 0xf_efff;
 
+/// Frames that libxl lets a domain have beyond its memory
+/// (`LIBXL_MAXMEM_CONSTANT`, 1 MiB).
+const SLACK: usize = 256;
+
+/// Pages of the file beyond those for the frames a domain is built with.
+const SPARE_PAGES: usize = 8192;
+
+/// No frame.
+const HOLE: Frame = Frame {
+    kind: FrameKind::Hole,
+    page: 0,
+};
+
 struct P2m {
+    /// What the domain was built with.
     frames: Vec<Frame>,
+    /// Frames beyond those, wherever they are.
+    more: BTreeMap<u64, Frame>,
+    /// The highest frame there was in `more`.
+    highest: u64,
     next_page: usize,
+    /// Frames the domain has, and may have.
+    total: usize,
+    most: usize,
     /// A bit for each frame, while log-dirty is on.
     log_dirty: Option<Vec<AtomicU64>>,
 }
@@ -74,8 +96,9 @@ impl Memory {
         let name = CString::default();
         let memory = |errno| FakeXenError::Memory { errno };
         let file = memfd_create(name.as_c_str(), MFdFlags::MFD_CLOEXEC).map_err(memory)?;
-        // Room for every frame to leave and come back once.
-        let capacity = frames.saturating_mul(2);
+        // Room for every frame to leave and come back once, and for a few
+        // more.
+        let capacity = frames.saturating_mul(2).saturating_add(SPARE_PAGES);
         let bytes = capacity.checked_mul(PAGE_SIZE).ok_or(Errno::EFBIG);
         let bytes = bytes.map_err(memory)?;
         let bytes = i64::try_from(bytes).map_err(|_| memory(Errno::EFBIG))?;
@@ -88,7 +111,11 @@ impl Memory {
                     page,
                 })
                 .collect(),
+            more: BTreeMap::new(),
+            highest: 0,
             next_page: frames,
+            total: frames,
+            most: frames.saturating_add(SLACK),
             log_dirty: None,
         };
         Ok(Self {
@@ -113,8 +140,9 @@ impl Memory {
 
     /// `domain_get_maximum_gpfn`.
     pub(crate) fn maximum_gpfn(&self) -> u64 {
-        let frames = u64::try_from(self.lock().frames.len()).unwrap_or(u64::MAX);
-        LAST_SPECIAL.max(frames.saturating_sub(1))
+        let p2m = self.lock();
+        let frames = u64::try_from(p2m.frames.len()).unwrap_or(u64::MAX);
+        LAST_SPECIAL.max(frames.saturating_sub(1)).max(p2m.highest)
     }
 
     /// A guest's read inside one frame.
@@ -201,8 +229,11 @@ impl Memory {
     /// Takes a frame from the guest. Foreign mappings keep the old page.
     pub(crate) fn remove(&self, gfn: u64) -> Result<(), Errno> {
         let mut p2m = self.lock_mut();
-        let frame = p2m.get_mut(gfn).filter(|f| f.kind.is_ram());
-        frame.ok_or(Errno::EINVAL)?.kind = FrameKind::Hole;
+        if !p2m.get(gfn).kind.is_ram() {
+            return Err(Errno::EINVAL);
+        }
+        p2m.put(gfn, HOLE);
+        p2m.total -= 1;
         Ok(())
     }
 
@@ -210,17 +241,52 @@ impl Memory {
     pub(crate) fn populate(&self, gfn: u64) -> Result<(), Errno> {
         let mut p2m = self.lock_mut();
         let page = p2m.next_page;
-        if page >= self.capacity {
+        if page >= self.capacity || p2m.total >= p2m.most {
             return Err(Errno::ENOMEM);
         }
-        let frame = p2m.get_mut(gfn).filter(|f| f.kind == FrameKind::Hole);
-        *frame.ok_or(Errno::EINVAL)? = Frame {
-            kind: FrameKind::Ram,
-            page,
-        };
+        // Xen would leak a frame that was there.
+        if p2m.get(gfn).kind != FrameKind::Hole {
+            return Err(Errno::EINVAL);
+        }
+        let kind = FrameKind::Ram;
+        p2m.put(gfn, Frame { kind, page });
         p2m.next_page += 1;
+        p2m.total += 1;
         p2m.mark_dirty(gfn);
         Ok(())
+    }
+
+    /// Moves one frame (Xen arch/x86/mm/p2m.c:xenmem_add_to_physmap_one with
+    /// XENMAPSPACE_gmfn). What was at the target is freed.
+    pub(crate) fn relocate(&self, from: u64, to: u64) -> Result<(), Errno> {
+        let mut p2m = self.lock_mut();
+        let moved = p2m.get(from);
+        if !moved.kind.is_ram() {
+            return Err(Errno::EINVAL);
+        }
+        let kind = FrameKind::Ram;
+        if from != to {
+            p2m.total -= usize::from(p2m.get(to).kind.is_ram());
+            p2m.put(from, HOLE);
+        }
+        let page = moved.page;
+        p2m.put(to, Frame { kind, page });
+        p2m.mark_dirty(to);
+        Ok(())
+    }
+
+    /// Frames the domain may have.
+    pub(crate) fn most(&self) -> usize {
+        self.lock().most
+    }
+
+    pub(crate) fn set_most(&self, frames: usize) {
+        self.lock_mut().most = frames;
+    }
+
+    /// Frames the domain has.
+    pub(crate) fn total(&self) -> usize {
+        self.lock().total
     }
 
     /// Maps frames for a device model, each with its own error.
@@ -264,14 +330,11 @@ impl Memory {
     pub(crate) fn set_type(&self, gfn: u64, to: MemType) -> Result<(), Errno> {
         let mut p2m = self.lock_mut();
         let logging = p2m.log_dirty.is_some();
-        let Some(frame) = p2m.get_mut(gfn) else {
+        if to == MemType::MmioDm && p2m.get_mut(gfn).is_none() {
             // A hole may be made a device model's, which changes nothing.
-            return if to == MemType::MmioDm {
-                Ok(())
-            } else {
-                Err(Errno::EINVAL)
-            };
-        };
+            return Ok(());
+        }
+        let mut frame = p2m.get(gfn);
         frame.kind = match (frame.kind, to) {
             (FrameKind::PagedOut(_), _) => return Err(Errno::EAGAIN),
             // RAM has another type while log-dirty is on.
@@ -287,12 +350,14 @@ impl Memory {
             ) => FrameKind::MmioDm,
             _ => return Err(Errno::EINVAL),
         };
+        p2m.put(gfn, frame);
         Ok(())
     }
 
     /// Makes every protected frame RAM again.
     pub(crate) fn unprotect_all(&self) {
-        for frame in &mut self.lock_mut().frames {
+        let p2m = &mut *self.lock_mut();
+        for frame in p2m.frames.iter_mut().chain(p2m.more.values_mut()) {
             if frame.kind == FrameKind::WriteProtected {
                 frame.kind = FrameKind::Ram;
             }
@@ -300,19 +365,18 @@ impl Memory {
     }
 
     pub(crate) fn any_protected(&self) -> bool {
-        let p2m = self.lock();
-        let mut kinds = p2m.frames.iter().map(|f| f.kind);
-        kinds.any(|k| k == FrameKind::WriteProtected)
+        self.lock().any_protected()
     }
 
     /// Xen arch/x86/mm/hap/hap.c:hap_enable_log_dirty.
     pub(crate) fn enable_log_dirty(&self) -> Result<(), Errno> {
+        // As far as the toolstack asks: it takes the size once.
+        let frames = usize::try_from(self.maximum_gpfn()).unwrap_or(usize::MAX);
+        let words = frames.saturating_add(1).div_ceil(64);
         let mut p2m = self.lock_mut();
-        let mut kinds = p2m.frames.iter().map(|f| f.kind);
-        if kinds.any(|k| k == FrameKind::WriteProtected) {
+        if p2m.any_protected() {
             return Err(Errno::EBUSY);
         }
-        let words = p2m.frames.len().div_ceil(64);
         p2m.log_dirty = Some((0..words).map(|_| AtomicU64::new(0)).collect());
         Ok(())
     }
@@ -361,14 +425,33 @@ impl FrameKind {
 impl P2m {
     fn get(&self, gfn: u64) -> Frame {
         let frame = usize::try_from(gfn).ok().and_then(|i| self.frames.get(i));
-        frame.copied().unwrap_or(Frame {
-            kind: FrameKind::Hole,
-            page: 0,
-        })
+        frame
+            .or_else(|| self.more.get(&gfn))
+            .copied()
+            .unwrap_or(HOLE)
     }
 
     fn get_mut(&mut self, gfn: u64) -> Option<&mut Frame> {
-        self.frames.get_mut(usize::try_from(gfn).ok()?)
+        let built = usize::try_from(gfn).ok().filter(|i| *i < self.frames.len());
+        match built {
+            Some(i) => self.frames.get_mut(i),
+            None => self.more.get_mut(&gfn),
+        }
+    }
+
+    fn put(&mut self, gfn: u64, frame: Frame) {
+        match self.get_mut(gfn) {
+            Some(there) => *there = frame,
+            None => {
+                self.more.insert(gfn, frame);
+                self.highest = self.highest.max(gfn);
+            }
+        }
+    }
+
+    fn any_protected(&self) -> bool {
+        let mut frames = self.frames.iter().chain(self.more.values());
+        frames.any(|f| f.kind == FrameKind::WriteProtected)
     }
 
     fn mark_dirty(&self, gfn: u64) {

@@ -272,7 +272,9 @@ impl Vcpu {
     pub fn decrease_reservation(&self, gfns: &[Gfn]) -> Result<Result<(), Errno>, Stopped> {
         self.run(|| {
             let done = gfns.iter().try_for_each(|g| self.domain.memory.remove(g.0));
-            self.broadcast_invalidate()?;
+            let pending = &self.domain.mapcache_invalidate;
+            pending.store(true, Ordering::Release);
+            self.end_hypercall()?;
             Ok(done)
         })
     }
@@ -283,7 +285,21 @@ impl Vcpu {
     /// [`Stopped`] when the domain runs no more.
     pub fn populate(&self, gfns: &[Gfn]) -> Result<Result<(), Errno>, Stopped> {
         let memory = &self.domain.memory;
-        self.run(|| Ok(gfns.iter().try_for_each(|g| memory.populate(g.0))))
+        self.run(|| {
+            let done = gfns.iter().try_for_each(|g| memory.populate(g.0));
+            self.end_hypercall()?;
+            Ok(done)
+        })
+    }
+
+    /// What Xen does before a hypercall returns
+    /// (arch/x86/hvm/hypercall.c:hvm_hypercall).
+    fn end_hypercall(&self) -> Result<(), Stopped> {
+        let pending = &self.domain.mapcache_invalidate;
+        if pending.swap(false, Ordering::AcqRel) {
+            self.broadcast_invalidate()?;
+        }
+        Ok(())
     }
 
     /// Takes the next interrupt, waiting for at most `timeout` (for ever

@@ -139,7 +139,11 @@ where
     }
 }
 pub const __HYPERVISOR_memory_op: u32 = 12;
+pub const __HYPERVISOR_domctl: u32 = 36;
 pub const __HYPERVISOR_dm_op: u32 = 41;
+pub const XENMEM_decrease_reservation: u32 = 1;
+pub const XENMEM_populate_physmap: u32 = 6;
+pub const XENMEM_maximum_reservation: u32 = 4;
 pub const XENMEM_maximum_gpfn: u32 = 14;
 pub const XENMEM_acquire_resource: u32 = 28;
 pub const XENMEM_resource_ioreq_server: u32 = 0;
@@ -245,6 +249,31 @@ const _: () = {
 pub type domid_t = u16;
 pub type evtchn_port_t = u32;
 pub type grant_ref_t = u32;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct xen_memory_reservation {
+    pub extent_start: __guest_handle_xen_pfn_t,
+    pub nr_extents: xen_ulong_t,
+    pub extent_order: core::ffi::c_uint,
+    pub mem_flags: core::ffi::c_uint,
+    pub domid: domid_t,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of xen_memory_reservation"][::core::mem::size_of::<xen_memory_reservation>() - 32usize];
+    ["Alignment of xen_memory_reservation"]
+        [::core::mem::align_of::<xen_memory_reservation>() - 8usize];
+    ["Offset of field: xen_memory_reservation::extent_start"]
+        [::core::mem::offset_of!(xen_memory_reservation, extent_start) - 0usize];
+    ["Offset of field: xen_memory_reservation::nr_extents"]
+        [::core::mem::offset_of!(xen_memory_reservation, nr_extents) - 8usize];
+    ["Offset of field: xen_memory_reservation::extent_order"]
+        [::core::mem::offset_of!(xen_memory_reservation, extent_order) - 16usize];
+    ["Offset of field: xen_memory_reservation::mem_flags"]
+        [::core::mem::offset_of!(xen_memory_reservation, mem_flags) - 20usize];
+    ["Offset of field: xen_memory_reservation::domid"]
+        [::core::mem::offset_of!(xen_memory_reservation, domid) - 24usize];
+};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct xen_mem_acquire_resource {

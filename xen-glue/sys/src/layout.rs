@@ -55,6 +55,25 @@ pub mod hvmmem {
     pub const IOREQ_SERVER: u16 = 4;
 }
 
+/// The one domctl needed here. Domctls are no stable ABI, but this one and
+/// the struct's head are the same from Xen 4.17 to 4.22 except for the
+/// version (Xen `public/domctl.h`).
+pub mod domctl {
+    /// `XEN_DOMCTL_max_mem`.
+    pub const MAX_MEM: u32 = 11;
+    /// `XEN_DOMCTL_INTERFACE_VERSION` of Xen 4.17, 4.18, 4.19 to 4.21, 4.22.
+    /// Xen answers EACCES to one that is not its own.
+    pub const VERSIONS: [u32; 4] = [0x15, 0x16, 0x17, 0x18];
+    /// Bytes of `struct xen_domctl`.
+    pub const SIZE: usize = 144;
+    /// Offset of `interface_version`, 4 bytes, behind `cmd`, 4 bytes.
+    pub const VERSION: usize = 4;
+    /// Offset of `domain`, 2 bytes.
+    pub const DOMAIN: usize = 8;
+    /// Offset of `max_mem.max_memkb`, 8 bytes.
+    pub const MAX_MEM_KB: usize = 16;
+}
+
 #[cfg(test)]
 mod tests {
     use core::mem::{align_of, offset_of, size_of};

@@ -11,7 +11,7 @@ enum Call {
 }
 
 #[derive(Default)]
-struct Log(Mutex<Vec<Call>>);
+struct Log(Mutex<Vec<Call>>, Mutex<Vec<Bar>>);
 
 impl Log {
     fn push(&self, call: Call) {
@@ -31,6 +31,10 @@ impl BarSink for Log {
     fn unmap(&self, bar: Bar, base: u64, len: u64) {
         self.push(Call::Unmap(bar, base, len));
     }
+
+    fn moved(&self, bar: Bar) {
+        self.1.lock().unwrap().push(bar);
+    }
 }
 
 impl InterruptSink for Log {
@@ -49,6 +53,28 @@ fn device() -> (Pci, Log) {
 
 fn write(pci: &mut Pci, log: &Log, offset: u8, size: usize, value: u64) {
     pci.write(offset, size, value, log, log);
+}
+
+#[test]
+fn a_window_that_does_not_answer_tells_of_a_new_address() {
+    let (mut pci, log) = device();
+    let moved = || std::mem::take(&mut *log.1.lock().unwrap());
+    write(&mut pci, &log, 0x10, 4, 0xf100_0000);
+    assert_eq!(moved(), [Bar::Registers]);
+    write(&mut pci, &log, 0x10, 4, 0xf100_0000);
+    write(&mut pci, &log, 4, 2, 2);
+    write(&mut pci, &log, 4, 2, 0);
+    assert_eq!(moved(), []);
+    write(&mut pci, &log, 4, 2, 2);
+    // It answers before and after.
+    write(&mut pci, &log, 0x10, 4, 0xf200_0000);
+    assert_eq!(moved(), []);
+    // It does not any more.
+    write(&mut pci, &log, 0x10, 4, 0);
+    assert_eq!(moved(), [Bar::Registers]);
+    write(&mut pci, &log, 4, 2, 0);
+    write(&mut pci, &log, 0x1c, 4, 1);
+    assert_eq!(moved(), [Bar::Aperture]);
 }
 
 #[test]

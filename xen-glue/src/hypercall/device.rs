@@ -1,0 +1,210 @@
+//! Hypercalls through `/dev/xen/privcmd`.
+
+#![expect(unsafe_code, reason = "the hypercall ioctl")]
+
+use std::fs::{File, OpenOptions};
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, PoisonError};
+
+use nix::errno::Errno;
+use xen_sys::ioctl;
+use xen_sys::layout::domctl;
+
+use super::{DomainMemory, HypercallError};
+use crate::{Access, DomId, Extent, Mapping};
+
+nix::ioctl_readwrite_bad!(
+    hypercall,
+    ioctl::PRIVCMD_HYPERCALL,
+    xen_sys::privcmd_hypercall
+);
+
+const PRIVCMD: &str = "/dev/xen/privcmd";
+/// Gives pages that stay where they are while Xen reads them.
+const BUFFER: &str = "/dev/xen/hypercall";
+
+/// Where in the buffer a list of frames starts, behind any struct.
+const LIST: usize = 256;
+/// Frames to a list; with the struct they fill less than the one page.
+const LIST_FRAMES: u64 = 256;
+
+/// A handle for hypercalls.
+#[derive(Debug)]
+pub struct Hypercall {
+    privcmd: File,
+    /// One page. A call owns it from filling it to its return.
+    buffer: Mutex<Mapping>,
+}
+
+/// A call: what it is named, the domain, and the registers.
+struct Call {
+    name: &'static str,
+    domid: DomId,
+    /// Hypercall number.
+    number: u32,
+    /// The operation, for a hypercall that has it as first argument.
+    op: Option<u32>,
+}
+
+impl Call {
+    const fn memory(name: &'static str, domid: DomId, op: u32) -> Self {
+        Self {
+            name,
+            domid,
+            number: xen_sys::__HYPERVISOR_memory_op,
+            op: Some(op),
+        }
+    }
+
+    fn failed(&self, errno: Errno) -> HypercallError {
+        HypercallError::Call {
+            op: self.name,
+            domid: self.domid,
+            errno,
+        }
+    }
+}
+
+impl Hypercall {
+    /// Opens the nodes.
+    ///
+    /// # Errors
+    /// [`HypercallError::Open`].
+    pub fn open() -> Result<Self, HypercallError> {
+        let node = |path| {
+            let file = OpenOptions::new().read(true).write(true).open(path);
+            file.map_err(|e| HypercallError::Open {
+                path,
+                errno: Errno::from_raw(e.raw_os_error().unwrap_or(0)),
+            })
+        };
+        let privcmd = node(PRIVCMD)?;
+        let buffer = node(BUFFER)?;
+        let buffer = Mapping::shared(&buffer, 0, 1, Access::ReadWrite);
+        let buffer = buffer.map_err(|_| HypercallError::Open {
+            path: BUFFER,
+            errno: Errno::ENOMEM,
+        })?;
+        Ok(Self {
+            privcmd,
+            buffer: Mutex::new(buffer),
+        })
+    }
+
+    /// Makes a call whose struct is `argument`, and with it `list`.
+    fn call(&self, call: &Call, argument: &[u8], list: &[u8]) -> Result<u64, HypercallError> {
+        let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let filled = buffer
+            .write(0, argument)
+            .and_then(|()| buffer.write(LIST, list));
+        filled.map_err(|_| call.failed(Errno::EFAULT))?;
+        let at = buffer.address();
+        let [a, b] = call.op.map_or([at, 0], |op| [u64::from(op), at]);
+        let mut raw = xen_sys::privcmd_hypercall {
+            op: u64::from(call.number),
+            arg: [a, b, 0, 0, 0],
+        };
+        // SAFETY: Xen reads and writes the struct and the list in the buffer
+        // alone, which is locked until after the call.
+        let result = unsafe { hypercall(self.privcmd.as_raw_fd(), &raw mut raw) };
+        drop(buffer);
+        result
+            .and_then(|value| u64::try_from(value).map_err(|_| Errno::EOVERFLOW))
+            .map_err(|errno| call.failed(errno))
+    }
+
+    /// The highest frame number the domain has or had (`XENMEM_maximum_gpfn`).
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: ESRCH when there is no such domain.
+    pub fn maximum_gpfn(&self, domid: DomId) -> Result<u64, HypercallError> {
+        let op = xen_sys::XENMEM_maximum_gpfn;
+        let call = Call::memory("XENMEM_maximum_gpfn", domid, op);
+        self.call(&call, &domid.0.to_le_bytes(), &[])
+    }
+
+    /// An operation on a list of frames, in pieces; how many were done.
+    fn reservation(&self, call: &Call, extent: Extent) -> Result<u32, HypercallError> {
+        type Arg = xen_sys::xen_memory_reservation;
+        let list_at = {
+            let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            // LIST is far below the end of any address space.
+            buffer.address().wrapping_add(LIST as u64)
+        };
+        let end = extent.first_gfn.checked_add(u64::from(extent.frames));
+        let end = end.ok_or_else(|| call.failed(Errno::EOVERFLOW))?;
+        let mut next = extent.first_gfn;
+        while next < end {
+            let piece = (end - next).min(LIST_FRAMES);
+            let mut argument = [0; size_of::<Arg>()];
+            let mut put = |at: usize, bytes: &[u8]| {
+                argument[at..at + bytes.len()].copy_from_slice(bytes);
+            };
+            put(offset_of!(Arg, extent_start), &list_at.to_le_bytes());
+            put(offset_of!(Arg, nr_extents), &piece.to_le_bytes());
+            put(offset_of!(Arg, domid), &call.domid.0.to_le_bytes());
+            let list: Vec<u8> = (next..next + piece).flat_map(u64::to_le_bytes).collect();
+            let done = self.call(call, &argument, &list)?.min(piece);
+            next += done;
+            if done < piece {
+                break;
+            }
+        }
+        // At most extent.frames.
+        Ok(u32::try_from(next - extent.first_gfn).unwrap_or(extent.frames))
+    }
+}
+
+impl DomainMemory for Hypercall {
+    fn maximum_reservation(&self, domid: DomId) -> Result<u64, HypercallError> {
+        let op = xen_sys::XENMEM_maximum_reservation;
+        let call = Call::memory("XENMEM_maximum_reservation", domid, op);
+        self.call(&call, &domid.0.to_le_bytes(), &[])
+    }
+
+    fn set_maximum_reservation(&self, domid: DomId, frames: u64) -> Result<(), HypercallError> {
+        let call = Call {
+            name: "XEN_DOMCTL_max_mem",
+            domid,
+            number: xen_sys::__HYPERVISOR_domctl,
+            op: None,
+        };
+        // 4 KiB to a frame.
+        let kb = frames.saturating_mul(4);
+        let mut argument = [0; domctl::SIZE];
+        let mut put = |at: usize, bytes: &[u8]| {
+            argument[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(0, &domctl::MAX_MEM.to_le_bytes());
+        put(domctl::DOMAIN, &domid.0.to_le_bytes());
+        put(domctl::MAX_MEM_KB, &kb.to_le_bytes());
+        let mut refused = call.failed(Errno::EACCES);
+        for version in domctl::VERSIONS {
+            argument[domctl::VERSION..domctl::VERSION + 4].copy_from_slice(&version.to_le_bytes());
+            match self.call(&call, &argument, &[]) {
+                Ok(_) => return Ok(()),
+                Err(e) => refused = e,
+            }
+            let HypercallError::Call {
+                errno: Errno::EACCES,
+                ..
+            } = refused
+            else {
+                break;
+            };
+        }
+        Err(refused)
+    }
+
+    fn populate(&self, domid: DomId, extent: Extent) -> Result<u32, HypercallError> {
+        let op = xen_sys::XENMEM_populate_physmap;
+        self.reservation(&Call::memory("XENMEM_populate_physmap", domid, op), extent)
+    }
+
+    fn withdraw(&self, domid: DomId, extent: Extent) -> Result<u32, HypercallError> {
+        let op = xen_sys::XENMEM_decrease_reservation;
+        let call = Call::memory("XENMEM_decrease_reservation", domid, op);
+        self.reservation(&call, extent)
+    }
+}
