@@ -20,7 +20,7 @@ use xen_glue::{DomId, XenHost};
 struct Arguments {
     /// How long to look for the next request of a vCPU before sleeping, in
     /// microseconds.
-    #[arg(long, default_value_t = 50, value_name = "MICROSECONDS")]
+    #[arg(long, default_value_t = 1000, value_name = "MICROSECONDS")]
     spin_us: u32,
 
     /// Count accesses by register, for vgpuctl inspect.

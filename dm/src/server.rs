@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use guest_memory::GuestMemory;
 use serde::Serialize;
@@ -44,7 +44,7 @@ pub struct ServerConfig {
 
 impl ServerConfig {
     /// [`ServerConfig::spin`] unless told otherwise.
-    pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
+    pub const DEFAULT_SPIN: Duration = Duration::from_millis(1);
 }
 
 /// Why a domain cannot be served.
@@ -254,6 +254,7 @@ impl Server {
             memory,
             function: self.function,
             spin: Spin::new(spin),
+            answered: Instant::now(),
             counts: Arc::clone(&self.counts),
             stop: Arc::clone(&self.stop),
             bell: bell.map_err(system("share a doorbell"))?,

@@ -2,33 +2,53 @@
 
 use std::time::Duration;
 
-/// Grows while looking pays, shrinks while it does not. Requests come in
-/// bursts: the driver reads and writes a dozen registers, then computes.
+/// Requests closer together than this belong to one burst: the driver reads
+/// and writes a dozen registers, then computes.
+const BURST: Duration = Duration::from_millis(2);
+
+/// Learns how far apart the requests of a burst are, here, and looks for
+/// about twice that. On hardware that is a few microseconds, under an
+/// emulator hundreds; a fixed time is right on one of them only.
 #[derive(Debug)]
 pub(crate) struct Spin {
-    now: Duration,
+    /// Mean distance of requests in a burst.
+    distance: Duration,
+    /// Looks in vain since one paid.
+    wasted: u32,
     most: Duration,
 }
 
 impl Spin {
     /// At most `most`; zero never looks twice.
     pub(crate) fn new(most: Duration) -> Self {
-        Self { now: most, most }
+        Self {
+            distance: most / 2,
+            wasted: 0,
+            most,
+        }
     }
 
-    /// How long to look this time.
+    /// How long to look this time. Less the longer it has not helped, but
+    /// never nothing, so that the next burst is noticed.
     pub(crate) fn get(&self) -> Duration {
-        self.now
+        (self.distance * 2).min(self.most) / (1 << self.wasted.min(4))
     }
 
-    /// The request came in time.
+    /// A request came, `after` the last one was answered.
+    pub(crate) fn came(&mut self, after: Duration) {
+        if after <= BURST {
+            self.distance = (self.distance * 7 + after) / 8;
+        }
+    }
+
+    /// It came while we looked.
     pub(crate) fn paid(&mut self) {
-        self.now = (self.now * 2).min(self.most);
+        self.wasted = 0;
     }
 
-    /// It did not. Some looking remains, so that the next burst is noticed.
+    /// None came while we looked.
     pub(crate) fn wasted(&mut self) {
-        self.now = (self.now / 2).max(self.most / 8);
+        self.wasted = self.wasted.saturating_add(1);
     }
 }
 
@@ -36,20 +56,35 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const MOST: Duration = Duration::from_micros(960);
+
     #[test]
-    fn it_stays_between_its_bounds() {
-        let most = Duration::from_micros(48);
-        let mut spin = Spin::new(most);
-        for _ in 0..10 {
+    fn it_learns_the_distance_within_bursts() {
+        let mut spin = Spin::new(MOST);
+        for _ in 0..100 {
+            spin.came(Duration::from_micros(4));
+            spin.came(Duration::from_secs(1));
+        }
+        assert!(spin.get() < Duration::from_micros(10), "{spin:?}");
+        for _ in 0..100 {
+            spin.came(Duration::from_micros(300));
+        }
+        assert!(spin.get() > Duration::from_micros(550), "{spin:?}");
+        for _ in 0..100 {
+            spin.came(BURST);
+        }
+        assert_eq!(spin.get(), MOST);
+    }
+
+    #[test]
+    fn looking_in_vain_gets_shorter_until_it_pays() {
+        let mut spin = Spin::new(MOST);
+        for _ in 0..100 {
             spin.wasted();
         }
-        assert_eq!(spin.get(), most / 8);
-        for _ in 0..10 {
-            spin.paid();
-        }
-        assert_eq!(spin.get(), most);
-        let mut none = Spin::new(Duration::ZERO);
-        none.paid();
-        assert_eq!(none.get(), Duration::ZERO);
+        assert_eq!(spin.get(), MOST / 16);
+        spin.paid();
+        assert_eq!(spin.get(), MOST);
+        assert_eq!(Spin::new(Duration::ZERO).get(), Duration::ZERO);
     }
 }

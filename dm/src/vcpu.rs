@@ -15,6 +15,9 @@ use xen_glue::{IoKind, IoRequest, Sbdf, VcpuIoreqs, VcpuIoreqsError, execute};
 use crate::access::Access;
 use crate::spin::Spin;
 
+/// How long a look may last before it lets others run in between.
+const POLITE_AFTER: Duration = Duration::from_micros(20);
+
 /// What all vCPU threads count together.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
@@ -32,6 +35,8 @@ pub(crate) struct VcpuLoop {
     pub(crate) memory: Arc<dyn GuestMemory>,
     pub(crate) function: Sbdf,
     pub(crate) spin: Spin,
+    /// When the last request was answered.
+    pub(crate) answered: Instant,
     pub(crate) counts: Arc<Counts>,
     pub(crate) stop: Arc<AtomicBool>,
     /// Rung, and left rung, to stop.
@@ -85,8 +90,13 @@ impl VcpuLoop {
                 }
                 std::hint::spin_loop();
             }
-            if start.elapsed() >= spin {
+            let looked = start.elapsed();
+            if looked >= spin {
                 return Ok(None);
+            }
+            if looked >= POLITE_AFTER {
+                // A host with few CPUs has vgpud's work to do on this one.
+                std::thread::yield_now();
             }
         }
     }
@@ -97,7 +107,7 @@ impl VcpuLoop {
 
     /// Takes a queued event, if there is one, and answers the request it
     /// announced; says whether there was a request.
-    fn take_event(&self) -> Result<bool, VcpuIoreqsError> {
+    fn take_event(&mut self) -> Result<bool, VcpuIoreqsError> {
         let events = self.ioreqs.channel().events();
         if let Some(port) = events.wait(Some(Duration::ZERO))? {
             // Before looking, or an event in between is lost.
@@ -110,7 +120,8 @@ impl VcpuLoop {
         Ok(true)
     }
 
-    fn answer(&self, request: &IoRequest) -> Result<(), VcpuIoreqsError> {
+    fn answer(&mut self, request: &IoRequest) -> Result<(), VcpuIoreqsError> {
+        self.spin.came(self.answered.elapsed());
         let mut access = Access {
             device: &self.device,
             function: self.function,
@@ -120,7 +131,9 @@ impl VcpuLoop {
             self.device.memory_changed();
         }
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
-        self.ioreqs.complete(data)
+        let done = self.ioreqs.complete(data);
+        self.answered = Instant::now();
+        done
     }
 
     /// Sleeps until there is an event of the vCPU or the order to stop.
