@@ -16,5 +16,6 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use frame::{Frame, FrameError, Framer, MAX_MESSAGE};
 pub use hooks::{Hooks, PassAll, Verdict};
 pub use proxy::{Proxy, ProxyError};

@@ -26,14 +26,14 @@ until disk LAB-DOM0 >/dev/null && disk LAB-PAYLOAD >/dev/null && disk LAB-RESULT
     sleep 0.1
 done
 
-mount -t ext4 -o rw,noatime "$(disk LAB-DOM0)" /root
-mkdir -p /root/lab
-tar -xf "$(disk LAB-PAYLOAD)" -C /root/lab
+mount -t ext4 -o rw,noatime "$(disk LAB-DOM0)" /sysroot
+mkdir -p /sysroot/lab
+tar -xf "$(disk LAB-PAYLOAD)" -C /sysroot/lab
 {
     echo "LAB_GUEST_DISK=$(disk LAB-GUEST)"
     echo "LAB_GUESTLOAD_DISK=$(disk LAB-GUESTLOAD)"
     echo "LAB_RESULTS_DISK=$(disk LAB-RESULTS)"
-} >>/root/lab/settings
+} >>/sysroot/lab/settings
 umount /proc /sys
-mount --move /dev /root/dev
-exec switch_root /root /lab/init.sh
+mount --move /dev /sysroot/dev
+exec switch_root /sysroot /lab/init.sh

@@ -19,12 +19,12 @@ until [ -b /dev/xvde ] && [ -b /dev/xvdf ]; do
     sleep 0.1
 done
 
-mount -t ext4 -o ro,noload /dev/xvde /root || { echo "LAB guest-failed xvde does not mount"; poweroff -f; }
+mount -t ext4 -o ro,noload /dev/xvde /sysroot || { echo "LAB guest-failed xvde does not mount"; poweroff -f; }
 for dir in tmp run var/tmp root; do
-    mount -t tmpfs tmpfs "/root/$dir"
+    mount -t tmpfs tmpfs "/sysroot/$dir"
 done
-mkdir -p /root/run/lab
-tar -xf /dev/xvdf -C /root/run/lab
+mkdir -p /sysroot/run/lab
+tar -xf /dev/xvdf -C /sysroot/run/lab
 umount /proc /sys
-mount --move /dev /root/dev
-exec switch_root /root /run/lab/init.sh
+mount --move /dev /sysroot/dev
+exec switch_root /sysroot /run/lab/init.sh

@@ -41,6 +41,19 @@ pub struct Exits {
     pub config: u64,
 }
 
+impl Exits {
+    /// Accesses to either window, all kinds together.
+    #[must_use]
+    pub const fn windows(&self) -> u64 {
+        self.mmio_reads
+            + self.mmio_writes
+            + self.ggtt_reads
+            + self.ggtt_writes
+            + self.aperture_reads
+            + self.aperture_writes
+    }
+}
+
 #[derive(Default)]
 struct Counters {
     mmio_reads: AtomicU64,

@@ -31,6 +31,8 @@ pub struct Inspection {
     pub pipes: BTreeMap<String, PipeView>,
     /// Registers by name that do not hold their reset value.
     pub registers: BTreeMap<String, String>,
+    /// Accesses to either window, all kinds together.
+    pub mmio_exits: u64,
     /// Accesses by kind.
     pub exits: Exits,
     /// Accesses by register, most first, when they are counted.
@@ -104,6 +106,7 @@ impl Core {
             interrupts,
             master: hex(self.irqs.master()),
             pipes,
+            mmio_exits: exits.windows(),
             exits,
             hottest,
             incidents: self.incidents,

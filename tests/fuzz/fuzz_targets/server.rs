@@ -162,7 +162,7 @@ impl World {
             8 => vcpu.rep_stos(
                 b.address(known),
                 b.size(),
-                b.u16().into(),
+                (b.u16() % 2048).into(),
                 b.value(),
                 b.u8() & 1 != 0,
             ),

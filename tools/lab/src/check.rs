@@ -3,6 +3,7 @@
 pub mod boot;
 pub mod i915;
 pub mod igt;
+pub mod refuse;
 
 use serde_json::Value;
 

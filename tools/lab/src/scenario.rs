@@ -37,6 +37,13 @@ pub const SCENARIOS: &[Scenario] = &[
         timeout: Duration::from_secs(30 * 60),
         judge: check::i915::judge,
     },
+    Scenario {
+        name: "refuse",
+        summary: "guests that must not start do not, and it is said why",
+        device: true,
+        timeout: Duration::from_secs(10 * 60),
+        judge: check::refuse::judge,
+    },
 ];
 
 /// The scenario called `name`.

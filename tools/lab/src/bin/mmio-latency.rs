@@ -65,10 +65,13 @@ impl Target {
         let (name, vendor, device, offset) = parse(argument)
             .with_context(|| format!("{argument:?} is not NAME=VENDOR:DEVICE:OFFSET"))?;
         let folder = find(vendor, device)?;
-        // A device without a driver does not decode its BARs yet; for one
-        // with a driver the kernel just counts one more user.
-        let enable = folder.join("enable");
-        fs::write(&enable, "1").with_context(|| format!("cannot write {}", enable.display()))?;
+        // A device without a driver does not decode its BARs yet. One with a
+        // driver does, and the kernel refuses to enable it again.
+        if !folder.join("driver").exists() {
+            let enable = folder.join("enable");
+            fs::write(&enable, "1")
+                .with_context(|| format!("cannot write {}", enable.display()))?;
+        }
         let path = folder.join("resource0");
         let file = File::options()
             .read(true)

@@ -31,7 +31,7 @@ impl Initrd {
         };
         let tree = ModuleTree::open(&images.modules())?;
         let mut archive = Archive::new();
-        for folder in ["bin", "dev", "proc", "sys", "root", "modules"] {
+        for folder in ["bin", "dev", "proc", "sys", "sysroot", "modules"] {
             archive.folder(folder)?;
         }
         let read =
