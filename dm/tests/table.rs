@@ -189,6 +189,8 @@ fn bar0_over_ram_costs_the_guest_that_ram_and_nothing_else() {
     // RAM goes before MMIO, so the registers are hidden there.
     assert_eq!(guest.vcpu.mmio_read(0x100_0000, 8).unwrap(), 77);
     assert_eq!(guest.vcpu.mmio_read(0x180_0000, 8).unwrap(), 0);
+    // No mapping of the RAM that went is left.
+    assert_eq!(guest.server.statistics().mapped_pieces, 0);
     guest.vcpu.mmio_write(0x180_0000, 8, 0x9001).unwrap();
     assert_eq!(guest.table.load(0), 0x9001);
     assert_eq!(guest.domain.current_reservation(), before - 2048);

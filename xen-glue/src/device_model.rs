@@ -270,8 +270,9 @@ impl DeviceModel {
 
     /// Moves the RAM at `extent` to `to_gfn` and the frames after it. RAM
     /// that was there is freed; a frame that is there already stays. Foreign
-    /// mappings keep showing the moved memory. Every vCPU has its device
-    /// models drop their mappings before its next hypercall returns.
+    /// mappings keep showing the moved memory. Each vCPU has all device
+    /// models drop their mappings (INVALIDATE) at the end of its present
+    /// request or next hypercall.
     ///
     /// # Errors
     /// EINVAL when a frame has no RAM, EPERM when the target is another

@@ -63,8 +63,8 @@ pub(crate) struct DomainState {
     pub(crate) gate: Gate,
     /// The last value written to port 0xcf8.
     pub(crate) cf8: AtomicU32,
-    /// Frames left the guest by a device model's doing: its next hypercall
-    /// has every device model drop its mappings.
+    /// Frames left the guest: the next hypercall or request has every device
+    /// model drop its mappings.
     pub(crate) mapcache_invalidate: AtomicBool,
     /// Set after `stopped`, to be looked at cheaply.
     is_stopped: AtomicBool,

@@ -274,7 +274,7 @@ impl Vcpu {
             let done = gfns.iter().try_for_each(|g| self.domain.memory.remove(g.0));
             let pending = &self.domain.mapcache_invalidate;
             pending.store(true, Ordering::Release);
-            self.end_hypercall()?;
+            self.invalidate_if_due()?;
             Ok(done)
         })
     }
@@ -287,14 +287,15 @@ impl Vcpu {
         let memory = &self.domain.memory;
         self.run(|| {
             let done = gfns.iter().try_for_each(|g| memory.populate(g.0));
-            self.end_hypercall()?;
+            self.invalidate_if_due()?;
             Ok(done)
         })
     }
 
     /// What Xen does before a hypercall returns
-    /// (arch/x86/hvm/hypercall.c:hvm_hypercall).
-    fn end_hypercall(&self) -> Result<(), Stopped> {
+    /// (arch/x86/hvm/hypercall.c:hvm_hypercall) and after a request, when
+    /// frames left the domain.
+    fn invalidate_if_due(&self) -> Result<(), Stopped> {
         let pending = &self.domain.mapcache_invalidate;
         if pending.swap(false, Ordering::AcqRel) {
             self.broadcast_invalidate()?;

@@ -135,7 +135,12 @@ impl Vcpu {
         };
         drop(servers);
         match server {
-            Some(server) => self.ask(&server, &raw),
+            Some(server) => {
+                let answer = self.ask(&server, &raw)?;
+                // Xen common/ioreq.c:vcpu_ioreq_handle_completion.
+                self.invalidate_if_due()?;
+                Ok(answer)
+            }
             None => Ok(None),
         }
     }
