@@ -73,10 +73,10 @@ impl Guest {
         let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
         let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
         let area = SharedArea::create(AreaConfig::default())?;
-        let bells = Bells::new()?;
-        let theirs = bells.try_clone()?;
+        let (bells, theirs) = Bells::for_device_model()?;
+        let wake = bells.submit.try_clone()?;
         let ours = area.daemon_end(bells);
-        let sink = RingSink::new(ours.events, theirs.submit.try_clone()?);
+        let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let vgpu = platform.add_vgpu(domid, ours.ggtt, Box::new(sink))?;
         let signals = Signals {
@@ -176,8 +176,10 @@ impl Guest {
     /// All there is to see.
     pub fn tree(&self) -> Value {
         let entry = self.entry();
-        let vgpu = lock(&self.running).as_ref().map(|r| Arc::clone(&r.vgpu));
-        let device = match (&vgpu, self.dm.tree()) {
+        // Asked under the lock: whoever ends the vGPU must find itself with
+        // the last handle of it.
+        let scheduler = lock(&self.running).as_ref().map(|r| r.vgpu.tree());
+        let device = match (&scheduler, self.dm.tree()) {
             (None, _) => Value::Null,
             (Some(_), Ok(tree)) => tree,
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
@@ -201,7 +203,7 @@ impl Guest {
                 "requests": entry.requests,
                 "events": self.fate.sent(),
             },
-            "scheduler": vgpu.map(|v| v.tree()),
+            "scheduler": scheduler,
             "device": device,
         })
     }
