@@ -171,6 +171,7 @@ fn a_submission_goes_to_vgpud_and_its_completion_interrupts_the_guest() {
         .vgpud
         .events
         .push(Event::ContextDone {
+            bits: 0,
             engine: 1,
             element: 0,
             seq: 0,

@@ -48,11 +48,11 @@ pub trait Client: Send + Sync {
     fn registers(&self, engine: Engine) -> &Arc<Mutex<VgpuRegisters>>;
     /// Where to count.
     fn counters(&self, engine: Engine) -> &Counters;
-    /// The engine raised interrupts while it ran. Before
-    /// [`Self::finished`] of the workload that raised them.
+    /// The engine raised interrupts and goes on.
     fn interrupts(&self, engine: Engine, bits: u16);
-    /// A workload left the engine. Called without locks of the engine.
-    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome);
+    /// A workload left the engine, which raised the interrupts `bits` before.
+    /// Called without locks of the engine.
+    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome, bits: u16);
 }
 
 struct Ready {
@@ -244,11 +244,8 @@ impl EngineUnit {
         let Some(Left { job, outcome, bits }) = left else {
             return;
         };
-        if bits != 0 {
-            job.client.interrupts(self.engine, bits);
-        }
         let Ready { client, workload } = job;
-        client.finished(self.engine, workload, outcome);
+        client.finished(self.engine, workload, outcome, bits);
     }
 
     /// The engine interrupted. Only the interrupt thread calls this.

@@ -126,6 +126,7 @@ pub fn drive_device(b: &mut Bytes<'_>, device: &Device, world: &Surroundings) {
             }
             8 => world.full.store(seq, SeqCst),
             9 => device.handle_event(Event::ContextDone {
+                bits: 0,
                 engine,
                 element,
                 seq,

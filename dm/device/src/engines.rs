@@ -309,11 +309,13 @@ impl Core {
             Event::ContextDone {
                 engine,
                 element,
+                bits,
                 seq,
             } => {
                 let Some(engine) = Engine::from_index(engine.into()) else {
                     return;
                 };
+                self.raise_engine(engine, bits);
                 let port = &mut self.engines.get_mut(engine).port;
                 port.done(seq, element.into(), &mut entries);
                 self.report(seams, engine, &entries);

@@ -123,6 +123,9 @@ pub enum Event {
         engine: u8,
         /// Which element of the list, 0 or 1.
         element: u8,
+        /// Interrupts the engine raised before, as in [`Event::Interrupt`].
+        /// They come together so that the guest is interrupted once.
+        bits: u16,
         /// The load's number.
         seq: u64,
     },
@@ -214,6 +217,14 @@ fn element(value: u8) -> Result<u8, DecodeError> {
     })
 }
 
+fn interrupt_bits(value: u32) -> Result<u16, DecodeError> {
+    u16::try_from(value).map_err(|_| DecodeError {
+        field: "interrupt bits",
+        value: value.into(),
+        allowed: "16 bits",
+    })
+}
+
 impl Message for Request {
     fn encode(self) -> Slot {
         match self {
@@ -280,8 +291,14 @@ impl Message for Event {
             Self::ContextDone {
                 engine,
                 element,
+                bits,
                 seq,
-            } => [head(CONTEXT_DONE, engine, element, 0, 0), seq, 0, 0],
+            } => [
+                head(CONTEXT_DONE, engine, element, 0, bits.into()),
+                seq,
+                0,
+                0,
+            ],
             Self::Interrupt { engine, bits } => {
                 [head(INTERRUPT, engine, 0, 0, bits.into()), 0, 0, 0]
             }
@@ -304,15 +321,12 @@ impl Message for Event {
             CONTEXT_DONE => Self::ContextDone {
                 engine: engine(a)?,
                 element: element(b)?,
+                bits: interrupt_bits(d)?,
                 seq: slot[1],
             },
             INTERRUPT => Self::Interrupt {
                 engine: engine(a)?,
-                bits: u16::try_from(d).map_err(|_| DecodeError {
-                    field: "interrupt bits",
-                    value: d.into(),
-                    allowed: "16 bits",
-                })?,
+                bits: interrupt_bits(d)?,
             },
             FAULT => Self::Fault {
                 engine: engine(a)?,
@@ -385,6 +399,7 @@ mod tests {
             Event::ContextDone {
                 engine: 2,
                 element: 1,
+                bits: 0x101,
                 seq: 5,
             },
             Event::Interrupt {

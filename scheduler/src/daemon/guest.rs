@@ -178,16 +178,16 @@ impl Guest {
         let entry = self.entry();
         // Asked under the lock: whoever ends the vGPU must find itself with
         // the last handle of it.
-        let scheduler = lock(&self.running).as_ref().map(|r| r.vgpu.tree());
+        let (scheduler, ggtt) = match lock(&self.running).as_ref() {
+            Some(r) => (Some(r.vgpu.tree()), Some(r.vgpu.table_gfn())),
+            None => (None, None),
+        };
         let device = match (&scheduler, self.dm.tree()) {
             (None, _) => Value::Null,
             (Some(_), Ok(tree)) => tree,
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
         };
-        let ggtt = vgpu.as_ref().map(|v| match v.table_gfn() {
-            Some(_) => "ram",
-            None => "trapped",
-        });
+        let ggtt = ggtt.map(|gfn| if gfn.is_some() { "ram" } else { "trapped" });
         json!({
             "domid": entry.domid,
             "vgpu": entry.vgpu,

@@ -35,7 +35,7 @@ impl Vgpu {
                 }
                 Ok(Element::Empty) => {
                     slot.counters.completed.add(1);
-                    self.done(engine, active);
+                    self.done(engine, active, 0);
                 }
                 Err(e) => {
                     slot.counters.refused.add(1);
@@ -78,10 +78,11 @@ impl Vgpu {
         refusals.push_back(format!("{}: {error}", engine.sysfs_name()));
     }
 
-    fn done(&self, engine: Engine, active: Active) {
+    fn done(&self, engine: Engine, active: Active, bits: u16) {
         self.push(Event::ContextDone {
             engine: index(engine),
             element: active.element,
+            bits,
             seq: active.seq,
         });
     }
@@ -108,26 +109,30 @@ impl Client for Vgpu {
         });
     }
 
-    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome) {
+    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome, bits: u16) {
         let slot = self.slot(engine);
         let active = lock(&slot.lane).active;
-        if let Some(active) = active {
-            match outcome {
-                Outcome::Done => {
-                    let bytes = workload.write_back(&self.map);
-                    slot.counters
-                        .bytes_copied
-                        .add(u64::try_from(bytes).unwrap_or(0));
-                    self.done(engine, active);
-                }
-                Outcome::Failed { reason, ipehr } => {
-                    self.fault(engine, &mut lock(&slot.lane), active, reason, ipehr);
-                }
-                Outcome::Cancelled => {}
+        if bits != 0 {
+            if active.is_some() && matches!(outcome, Outcome::Done) {
+                slot.counters.interrupts.add(1);
+            } else {
+                self.interrupts(engine, bits);
             }
+        }
+        if active.is_some() && matches!(outcome, Outcome::Done) {
+            let bytes = workload.write_back(&self.map);
+            let bytes = u64::try_from(bytes).unwrap_or(0);
+            slot.counters.bytes_copied.add(bytes);
         }
         // What the GPU used is let go before anyone learns that it is idle.
         drop(workload);
+        match (active, outcome) {
+            (Some(active), Outcome::Done) => self.done(engine, active, bits),
+            (Some(active), Outcome::Failed { reason, ipehr }) => {
+                self.fault(engine, &mut lock(&slot.lane), active, reason, ipehr);
+            }
+            (None, _) | (_, Outcome::Cancelled) => {}
+        }
         let mut lane = lock(&slot.lane);
         lane.active = None;
         let more = lane.waiting() > 0;

@@ -263,7 +263,7 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
     set(lrc::RING_START, 0x2000);
     set(lrc::RING_CTL, 1);
     set(lrc::PDP0_LDW, 0x8000);
-    let mut run = |batches: usize| {
+    let run = |batches: usize| {
         // With a no-op each, so that the tail is a qword's.
         for n in 0..batches {
             for (i, word) in (0u64..).zip([0x1880_0001, batch, 0, 0]) {

@@ -189,11 +189,13 @@ fn an_interrupt_between_two_looks_is_the_guests_that_raised_it() {
     stage.gpu.raise(irq::CONTEXT_SWITCH);
     let events = first.wait(seq, 0);
     assert_eq!(
-        events[0],
-        Event::Interrupt {
+        events,
+        [Event::ContextDone {
             engine: 0,
-            bits: irq::USER
-        }
+            element: 0,
+            bits: irq::USER,
+            seq
+        }]
     );
     let id = stage.loaded();
     stage.gpu.status(CONTEXT_COMPLETE | 8, id);
@@ -226,7 +228,15 @@ fn an_event_of_a_workload_long_gone_ends_no_other() {
     stage.gpu.status(CONTEXT_COMPLETE | 8, id);
     stage.gpu.raise(irq::CONTEXT_SWITCH | irq::USER);
     let events = guest.wait(seq, 0);
-    assert_eq!(events.len(), 2);
+    assert_eq!(
+        events,
+        [Event::ContextDone {
+            engine: 0,
+            element: 0,
+            bits: irq::USER,
+            seq
+        }]
+    );
     assert_eq!(stage.scheduler.inspect().engines[0].resets, 1);
 }
 

@@ -205,7 +205,7 @@ impl World {
                         seq,
                     },
                     _ => Event::ContextDone {
-                        engine,
+                        bits: 0, engine,
                         element,
                         seq,
                     },

@@ -173,6 +173,7 @@ fn apply(rig: &mut Rig, s: &Step) {
             rig.device.read(Bar::Aperture, o, 8);
         }
         Step::Event(engine, element, seq) => rig.device.handle_event(Event::ContextDone {
+            bits: 0,
             engine,
             element,
             seq,

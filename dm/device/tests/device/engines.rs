@@ -18,6 +18,7 @@ fn started(engine: Engine) -> Rig {
 
 fn done(engine: Engine, seq: u64, element: u8) -> Event {
     Event::ContextDone {
+        bits: 0,
         engine: u8::try_from(engine.index()).unwrap(),
         element,
         seq,
