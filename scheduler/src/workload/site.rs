@@ -15,6 +15,11 @@ use crate::windows::{Key, Pin, What, entry};
 /// page, and what is pinned others cannot have.
 const MAX_WINDOWS: usize = 2048;
 
+/// Copies of batches one workload may need. Each takes a window and whole
+/// pages, however short the batch is, and those are the host's; i915 has
+/// three at most.
+const MAX_PLACED: usize = 64;
+
 /// A copy that the GPU runs.
 pub struct Placed {
     // The window goes before the pages it shows.
@@ -123,6 +128,11 @@ impl Site for WorkloadSite<'_> {
     }
 
     fn place(&mut self, batch: &[u32]) -> Result<u32, AuditError> {
+        if self.placed.len() >= MAX_PLACED {
+            return Err(AuditError::Exhausted(format!(
+                "commands name more than {MAX_PLACED} privileged batches"
+            )));
+        }
         let bytes: Vec<u8> = batch.iter().flat_map(|w| w.to_le_bytes()).collect();
         let pages = self
             .source

@@ -216,3 +216,68 @@ proptest! {
         prop_assert_eq!(windows.counts().windows, 0);
     }
 }
+
+/// Batches of one dword each, as many as a ring names: what one guest may
+/// take of the host's pages and windows is bounded.
+#[test]
+fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
+    use crate::audit::AuditError;
+    use crate::dma::{DmaSpace, MapLimits};
+    use crate::registers::Registers;
+    use guest_memory::{GuestMemory, VecMemory};
+
+    const LIMIT: usize = 64;
+    let dma = Arc::new(DmaSpace::new());
+    let memory = Arc::new(VecMemory::new(PAGES));
+    let shared = Arc::clone(&memory) as _;
+    let map = Arc::new(GuestMap::new(
+        Arc::clone(&dma),
+        shared,
+        MapLimits::default(),
+    ));
+    let pages = HostPages::new(Arc::clone(&dma), 4096);
+    let gpu = Arc::new(Registers::new(Arc::new(Table::default())));
+    let windows = Windows::new(gpu, pages.allocate().unwrap());
+    let tables = ShadowTables::new(
+        Arc::clone(&map),
+        Arc::clone(&pages),
+        crate::ppgtt::TableLimits::default(),
+    );
+    let entries = (0..64).map(|page| page << 12 | 1).collect();
+    let source = Source {
+        vgpu: 1,
+        map: &map,
+        table: &Few(entries),
+        tables: &tables,
+        windows: &windows,
+        pages: &pages,
+        limits: AuditLimits::default(),
+    };
+    // The last dword of a page: the copy costs the audit's budget one dword.
+    let batch = (BATCH << 12) + 0xffc;
+    memory.write_u32(batch.into(), 0x0500_0000).unwrap();
+    let set = |index: usize, value: u32| {
+        let at = (41 << 12) + u64::try_from(index * 4).unwrap();
+        memory.write_u32(at, value).unwrap();
+    };
+    set(lrc::RING_START, 0x2000);
+    set(lrc::RING_CTL, 1);
+    set(lrc::PDP0_LDW, 0x8000);
+    let run = |batches: usize| {
+        // With a no-op each, so that the tail is a qword's.
+        for n in 0..batches {
+            for (i, word) in (0u64..).zip([0x1880_0001, batch, 0, 0]) {
+                let at = 0x2000 + u64::try_from(n * 16).unwrap() + i * 4;
+                memory.write_u32(at, word).unwrap();
+            }
+        }
+        set(lrc::RING_TAIL, u32::try_from(batches * 16).unwrap());
+        let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
+        prepare(&source, &mut Shadow::default(), Engine::Rcs, descriptor).map(drop)
+    };
+    assert_eq!(run(LIMIT), Ok(()));
+    let Err(PrepareError::Audit(AuditError::Exhausted(why))) = run(LIMIT + 1) else {
+        panic!("a ring of {} batches passed", LIMIT + 1);
+    };
+    assert_eq!(why, "commands name more than 64 privileged batches");
+}
