@@ -14,7 +14,7 @@ mod entry;
 mod tables;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gen8::pte::{ENTRIES, Level};
 use guest_memory::{Gfn, PAGE_SIZE};
@@ -79,6 +79,10 @@ pub struct ShadowTables {
     pages: Arc<HostPages>,
     limits: TableLimits,
     inner: Mutex<Tables>,
+    /// Roots whose pins were dropped and are not yet counted. Pins are
+    /// dropped on the interrupt thread, which must not wait for a guest's
+    /// tables to be compared.
+    dropped: Mutex<Vec<Gfn>>,
 }
 
 impl ShadowTables {
@@ -98,7 +102,18 @@ impl ShadowTables {
                 pins: 0,
                 counts: TableCounts::default(),
             }),
+            dropped: Mutex::default(),
         })
+    }
+
+    /// Locks the tables, with all dropped pins counted.
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        let mut inner = lock(&self.inner);
+        // At most one for each of the vGPU's workloads, and those are few.
+        for root in std::mem::take(&mut *lock(&self.dropped)) {
+            inner.unpin(root);
+        }
+        inner
     }
 
     /// Brings the shadow of the tables under `root` up to date and keeps it
@@ -107,7 +122,7 @@ impl ShadowTables {
     /// # Errors
     /// [`ShadowError`]; the guest's other roots stay as they are.
     pub fn pin(self: &Arc<Self>, root: Gfn) -> Result<RootPin, ShadowError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.tables();
         if inner.pins == 0 && inner.live() > self.limits.keep {
             inner.make_room(self.limits.keep, root);
         }
@@ -144,7 +159,7 @@ impl ShadowTables {
 
     /// The guest no longer uses `root`.
     pub fn destroy(&self, root: Gfn) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.tables();
         if let Some(r) = inner.roots.get_mut(&root) {
             r.doomed = true;
         }
@@ -155,7 +170,7 @@ impl ShadowTables {
 
     /// Frees every table, the guest being gone.
     pub fn clear(&self) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.tables();
         if inner.pins > 0 {
             // A workload was abandoned on an engine that does not reset, and
             // may still walk these.
@@ -166,21 +181,10 @@ impl ShadowTables {
         inner.by_key.clear();
     }
 
-    fn unpin(&self, root: Gfn) {
-        let mut inner = lock(&self.inner);
-        if let Some(r) = inner.roots.get_mut(&root) {
-            r.pins -= 1;
-        }
-        inner.pins -= 1;
-        if inner.pins == 0 {
-            inner.bury();
-        }
-    }
-
     /// Counts for inspection.
     #[must_use]
     pub fn counts(&self) -> TableCounts {
-        let inner = lock(&self.inner);
+        let inner = self.tables();
         TableCounts {
             tables: inner.live(),
             roots: inner.roots.len(),
@@ -313,7 +317,7 @@ impl RootPin {
 
 impl Drop for RootPin {
     fn drop(&mut self) {
-        self.tables.unpin(self.root);
+        lock(&self.tables.dropped).push(self.root);
     }
 }
 

@@ -130,6 +130,17 @@ impl Tables {
         }
     }
 
+    /// A workload that used `root` is through.
+    pub fn unpin(&mut self, root: Gfn) {
+        if let Some(r) = self.roots.get_mut(&root) {
+            r.pins -= 1;
+        }
+        self.pins -= 1;
+        if self.pins == 0 {
+            self.bury();
+        }
+    }
+
     /// Frees the roots the guest gave up, if there are any.
     pub fn bury(&mut self) {
         let before = self.roots.len();

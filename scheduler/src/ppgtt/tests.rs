@@ -236,6 +236,24 @@ fn a_destroyed_root_goes_when_its_last_workload_does() {
     assert_eq!((f.tables.counts().tables, f.pages.used()), (1, 1));
 }
 
+#[test]
+fn letting_go_of_tables_waits_for_no_comparison() {
+    let f = fixture(TableLimits::default());
+    let pin = f.tables.pin(Gfn(1)).unwrap();
+    f.tables.destroy(Gfn(1));
+    let (done, through) = std::sync::mpsc::channel();
+    let comparing = lock(&f.tables.inner);
+    let interrupt = std::thread::spawn(move || {
+        drop(pin);
+        done.send(()).unwrap();
+    });
+    // Before, this waited for the lock held here, and that for ever.
+    through.recv().unwrap();
+    drop(comparing);
+    interrupt.join().unwrap();
+    assert_eq!((f.tables.counts().tables, f.pages.used()), (0, 0));
+}
+
 /// Tables of the random test: frames 0 to 7, entries 0 to 2.
 const TABLES: u64 = 8;
 const ENTRIES_USED: usize = 3;
