@@ -49,6 +49,8 @@ struct Free {
     /// Chunks given back, oldest first: an address rests as long as
     /// possible before it means something else.
     returned: VecDeque<u32>,
+    /// Chunks given up for good.
+    retired: usize,
 }
 
 /// The GPU's view of memory.
@@ -74,6 +76,7 @@ impl DmaSpace {
                 // Chunk 0 stays empty: an all-zero entry reaches nothing.
                 next: 1,
                 returned: VecDeque::new(),
+                retired: 0,
             }),
         }
     }
@@ -124,11 +127,20 @@ impl DmaSpace {
         }
     }
 
+    /// Unmaps a chunk as [`Self::remove`] does, and never hands its place out
+    /// again: a table still names it.
+    fn retire(&self, number: u32) {
+        if let Some(chunk) = self.chunk(number.into()) {
+            *write(chunk) = Chunk::Empty;
+            lock(&self.free).retired += 1;
+        }
+    }
+
     /// Chunks mapped now.
     #[must_use]
     pub fn mapped_chunks(&self) -> usize {
         let free = lock(&self.free);
-        usize::try_from(free.next - 1).unwrap_or(0) - free.returned.len()
+        usize::try_from(free.next - 1).unwrap_or(0) - free.returned.len() - free.retired
     }
 
     /// Splits an access at chunk boundaries. The chunk's lock is held while

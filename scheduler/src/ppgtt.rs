@@ -168,17 +168,18 @@ impl ShadowTables {
         }
     }
 
-    /// Frees every table, the guest being gone.
-    pub fn clear(&self) {
+    /// Frees every table, the guest being gone. Returns whether a workload
+    /// was abandoned: then its engine may still walk them, and they stay.
+    pub fn clear(&self) -> bool {
         let mut inner = self.tables();
-        if inner.pins > 0 {
-            // A workload was abandoned on an engine that does not reset, and
-            // may still walk these.
+        let abandoned = inner.pins > 0;
+        if abandoned {
             std::mem::forget(std::mem::take(&mut inner.tables));
         }
         inner.roots.clear();
         inner.sweep();
         inner.by_key.clear();
+        abandoned
     }
 
     /// Counts for inspection.

@@ -250,8 +250,11 @@ impl Vgpu {
         for slot in &self.lanes {
             lock(&slot.lane).shadow = Shadow::default();
         }
-        self.tables.clear();
-        self.map.close();
+        if self.tables.clear() {
+            self.map.abandon();
+        } else {
+            self.map.close();
+        }
         *lock(&self.table) = None;
         *lock(&self.outbox) = Outbox::new(Box::new(Nowhere));
     }

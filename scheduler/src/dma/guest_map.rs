@@ -125,10 +125,21 @@ impl GuestMap {
     /// engines must be idle of this guest. On return no reference to the
     /// memory is held here or on the bus.
     pub fn close(&self) {
+        self.end(DmaSpace::remove);
+    }
+
+    /// As [`Self::close`], when an engine that does not reset may still go by
+    /// this guest's tables: no bus address of the guest ever means anything
+    /// else again.
+    pub fn abandon(&self) {
+        self.end(DmaSpace::retire);
+    }
+
+    fn end(&self, unmap: impl Fn(&DmaSpace, u32)) {
         // Taken first and held, so that no chunk is added behind our back.
         let mut memory = write(&self.memory);
         for (_, number) in lock(&self.chunks).drain() {
-            self.dma.remove(number);
+            unmap(&self.dma, number);
         }
         *memory = None;
     }
@@ -237,5 +248,22 @@ mod tests {
         assert!(dma.read(bus, &mut [0]).is_err());
         assert_eq!(map.bus(Gfn(1)), None);
         assert!(map.write(0, &[0]).is_err());
+    }
+
+    #[test]
+    fn what_a_lost_engine_may_reach_is_never_another_guest() {
+        let dma = Arc::new(DmaSpace::new());
+        let guest = || {
+            let memory = Arc::new(VecMemory::new(1));
+            GuestMap::new(Arc::clone(&dma), memory, MapLimits { chunks: 1 })
+        };
+        let lost = guest();
+        let bus = lost.bus(Gfn(0)).unwrap();
+        lost.abandon();
+        drop(lost);
+        assert!(dma.read(bus, &mut [0]).is_err());
+        let next = guest();
+        assert_ne!(next.bus(Gfn(0)), Some(bus));
+        assert!(dma.read(bus, &mut [0]).is_err());
     }
 }

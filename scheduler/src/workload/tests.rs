@@ -210,7 +210,7 @@ proptest! {
         // All of it can be let go again.
         drop(element);
         windows.forget_vgpu(1);
-        shadow_tables.clear();
+        prop_assert!(!shadow_tables.clear());
         drop(shadow);
         prop_assert_eq!(pages.used(), 1);
         prop_assert_eq!(windows.counts().windows, 0);
