@@ -10,7 +10,7 @@ use clap::Parser;
 use vgpu_control::{Connection, ControlError, FromDm, StartDm, ToDm};
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig};
-use vgpu_ring::{Bells, DeviceEnd, EventBell, SharedArea};
+use vgpu_ring::{Bells, DeviceBells, DeviceEnd, SharedArea};
 use xen_glue::{DomId, XenHost};
 
 /// Serves one guest's virtual GPU. vgpud starts it, with its control socket
@@ -89,10 +89,8 @@ fn device_end(fds: Vec<OwnedFd>) -> anyhow::Result<DeviceEnd> {
     let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| anyhow!("first message has {count} descriptors, allowed: 3"))?;
     let area = SharedArea::open(area)?;
-    Ok(area.device_end(Bells {
-        submit: EventBell::from_fd(submit),
-        complete: EventBell::from_fd(complete),
-    }))
+    let bells = Bells::from_daemon(DeviceBells { submit, complete });
+    Ok(area.device_end(bells.context("doorbells")?))
 }
 
 fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<ServerConfig> {

@@ -121,6 +121,47 @@ impl Bells {
     }
 }
 
+/// What a device model in another process gets of vgpud's doorbells.
+#[derive(Debug)]
+pub struct DeviceBells {
+    /// The eventfd it rings.
+    pub submit: OwnedFd,
+    /// What it waits on.
+    pub complete: OwnedFd,
+}
+
+impl Bells {
+    /// Two doorbells of vgpud's, and what it gives a device model that it
+    /// does not trust.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn for_device_model() -> io::Result<(Self, DeviceBells)> {
+        let submit = OwnedFd::from(EventBell::new()?);
+        let complete = EventBell::new()?;
+        let theirs = DeviceBells {
+            submit: submit.try_clone()?,
+            complete: complete.ear()?,
+        };
+        let ours = Self {
+            submit: EventBell::with_peer(submit)?,
+            complete,
+        };
+        Ok((ours, theirs))
+    }
+
+    /// A device model's doorbells, from what vgpud gave it.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn from_daemon(given: DeviceBells) -> io::Result<Self> {
+        Ok(Self {
+            submit: EventBell::from_fd(given.submit),
+            complete: EventBell::with_peer(given.complete)?,
+        })
+    }
+}
+
 /// vgpud's end of an area.
 pub struct DaemonEnd {
     /// Requests of the device model.

@@ -16,9 +16,17 @@ use crate::Doorbell;
 /// Waiting is edge-triggered: each ring ends one wait although nobody reads
 /// the counter, so a sleep costs one system call and not two. Whoever polls
 /// the descriptor itself clears the bell afterwards.
+///
+/// Who holds an eventfd can make its writers block: it clears `O_NONBLOCK`,
+/// which belongs to the open file, and fills the counter. So a bell is never
+/// rung by a process through a descriptor that one it does not trust has as
+/// well: such a peer gets the [`EventBell::ear`] of a bell, and what it rings
+/// itself is the [`EventBell::with_peer`] of another.
 #[derive(Debug)]
 pub struct EventBell {
     fd: OwnedFd,
+    /// What the peer rings; waited on, never read or written here.
+    peer: Option<OwnedFd>,
     /// Made by the first wait: who only rings needs none. `None` in it when
     /// the system had no descriptor left.
     edges: OnceLock<Option<Epoll>>,
@@ -40,8 +48,31 @@ impl EventBell {
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self {
             fd,
+            peer: None,
             edges: OnceLock::new(),
         }
+    }
+
+    /// A doorbell that `peer` rings as well: an eventfd another process
+    /// writes, or the ear of its bell. Nothing the peer does makes ringing,
+    /// waiting or clearing block.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn with_peer(peer: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            peer: Some(peer),
+            ..Self::new()?
+        })
+    }
+
+    /// A descriptor that wakes on each ring, for a peer to wait on: through
+    /// it the bell can be neither rung nor cleared nor changed.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn ear(&self) -> io::Result<OwnedFd> {
+        Ok(epoll(&[&self.fd])?.0)
     }
 
     /// Another handle of the same doorbell.
@@ -49,18 +80,30 @@ impl EventBell {
     /// # Errors
     /// When the process has no more descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self::from_fd(self.fd.try_clone()?))
+        let peer = self.peer.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Ok(Self {
+            peer,
+            ..Self::from_fd(self.fd.try_clone()?)
+        })
     }
 
     fn edges(&self) -> Option<&Epoll> {
         let make = || {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).ok()?;
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
-            epoll.add(&self.fd, event).ok()?;
-            Some(epoll)
+            let fds: Vec<&OwnedFd> = std::iter::once(&self.fd).chain(&self.peer).collect();
+            epoll(&fds).ok()
         };
         self.edges.get_or_init(make).as_ref()
     }
+}
+
+/// An epoll instance that reports each ring of `fds` once.
+fn epoll(fds: &[&OwnedFd]) -> io::Result<Epoll> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    for fd in fds {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+        epoll.add(fd, event)?;
+    }
+    Ok(epoll)
 }
 
 impl AsFd for EventBell {
@@ -112,6 +155,8 @@ impl Doorbell for EventBell {
 
 #[cfg(test)]
 mod tests {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
     use super::*;
 
     fn rung(bell: &EventBell) -> bool {
@@ -144,5 +189,39 @@ mod tests {
         assert!(rung(&bell));
         bell.ring();
         assert!(rung(&bell));
+    }
+
+    #[test]
+    fn an_ear_hears_each_ring_and_can_do_no_more() {
+        let bell = EventBell::new().unwrap();
+        let ear = bell.ear().unwrap();
+        assert!(write(&ear, &1_u64.to_ne_bytes()).is_err());
+        assert!(read(&ear, &mut [0; 8]).is_err());
+        let heard = EventBell::with_peer(ear).unwrap();
+        let own = heard.try_clone().unwrap();
+        assert!(!rung(&heard));
+        for _ in 0..3 {
+            bell.ring();
+            assert!(heard.wait(None));
+            assert!(!rung(&heard));
+            own.ring();
+            assert!(heard.wait(None));
+            assert!(!rung(&heard));
+            heard.clear();
+        }
+    }
+
+    #[test]
+    fn no_peer_makes_a_ring_block() {
+        let shared = EventBell::new().unwrap();
+        let theirs = shared.try_clone().unwrap();
+        let ours = EventBell::with_peer(shared.into()).unwrap();
+        fcntl(&theirs.fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        write(&theirs.fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert!(ours.wait(None));
+        ours.clear();
+        // Before, through the shared descriptor, this did not return.
+        ours.ring();
+        assert!(ours.wait(None));
     }
 }

@@ -25,10 +25,9 @@
 //! [`Words`] and [`Doorbell`]; memfd and eventfd are one implementation
 //! ([`SharedArea`], [`EventBell`]), loom another.
 //!
-//! One limit of eventfds: both sides share the open file, so a device model
-//! that clears `O_NONBLOCK` and fills the counter can make a ring of that
-//! doorbell block. vgpud therefore confines what it cannot trust to make
-//! progress to a vGPU's own thread.
+//! What vgpud rings is its own: the device model gets an ear of the complete
+//! doorbell, and the submit doorbell, which it rings, is one vgpud only waits
+//! on ([`Bells::for_device_model`]). So it cannot make a thread of vgpud block.
 
 mod area;
 mod bell;
@@ -41,7 +40,7 @@ mod msg;
 mod producer;
 mod words;
 
-pub use area::{AreaConfig, AreaError, Bells, DaemonEnd, DeviceEnd, SharedArea};
+pub use area::{AreaConfig, AreaError, Bells, DaemonEnd, DeviceBells, DeviceEnd, SharedArea};
 pub use bell::EventBell;
 pub use consumer::{Consumer, DEFAULT_SPIN, Wake};
 pub use error::{PushError, RingError};

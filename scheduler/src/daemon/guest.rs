@@ -73,10 +73,10 @@ impl Guest {
         let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
         let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
         let area = SharedArea::create(AreaConfig::default())?;
-        let bells = Bells::new()?;
-        let theirs = bells.try_clone()?;
+        let (bells, theirs) = Bells::for_device_model()?;
+        let wake = bells.submit.try_clone()?;
         let ours = area.daemon_end(bells);
-        let sink = RingSink::new(ours.events, theirs.submit.try_clone()?);
+        let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let vgpu = platform.add_vgpu(domid, ours.ggtt, Box::new(sink))?;
         let signals = Signals {

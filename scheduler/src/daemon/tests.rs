@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use vgpu_control::{
     ClientRequest, Connection, Entry, FromDm, QmpSockets, Register, Reply, State, ToDm,
 };
-use vgpu_ring::{Bells, Event, EventBell, GgttTable, Request, SharedArea, Wake};
+use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
 use vgpu_sched::events::EventSink;
 
 use super::platform::{Platform, Vgpu};
@@ -45,10 +45,7 @@ fn fake_dm() {
     };
     assert_eq!((start.slot, start.mode.as_str()), (5, "1024x768"));
     let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds).unwrap();
-    let bells = Bells {
-        submit: EventBell::from_fd(submit),
-        complete: EventBell::from_fd(complete),
-    };
+    let bells = Bells::from_daemon(DeviceBells { submit, complete }).unwrap();
     let area = SharedArea::open(area).unwrap();
     let mut end = area.device_end(bells.try_clone().unwrap());
     match role.as_str() {
