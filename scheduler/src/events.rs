@@ -51,13 +51,18 @@ impl Outbox {
         if self.backlog.is_empty() && self.sink.push(event).is_ok() {
             return Ok(());
         }
-        // Interrupts that wait together are one.
-        if let Event::Interrupt { engine, bits } = event
-            && let Some(Event::Interrupt { engine: e, bits: b }) = self.backlog.back_mut()
-            && *e == engine
-        {
-            *b |= bits;
-            return Ok(());
+        // Interrupts of an engine that wait together are one, so that no guest
+        // fills the backlog with them. What is signalled has happened, so it
+        // may overtake other events.
+        if let Event::Interrupt { engine, bits } = event {
+            for waits in self.backlog.iter_mut().rev() {
+                if let Event::Interrupt { engine: e, bits: b } = waits
+                    && *e == engine
+                {
+                    *b |= bits;
+                    return Ok(());
+                }
+            }
         }
         if self.backlog.len() >= BACKLOG {
             return Err(Full);
@@ -141,13 +146,15 @@ mod tests {
             room: 0,
             taken: Arc::default(),
         }));
-        let interrupt = |bits| Event::Interrupt { engine: 1, bits };
+        let interrupt = |engine, bits| Event::Interrupt { engine, bits };
         for _ in 0..10 * BACKLOG {
-            outbox.push(interrupt(1)).unwrap();
+            outbox.push(interrupt(1, 1)).unwrap();
+            outbox.push(interrupt(0, 1)).unwrap();
         }
-        outbox.push(interrupt(0x10)).unwrap();
-        assert_eq!(outbox.waiting(), 1);
-        for i in 1..BACKLOG {
+        outbox.push(interrupt(1, 0x10)).unwrap();
+        assert_eq!(outbox.waiting(), 2);
+        assert_eq!(outbox.backlog, [interrupt(1, 0x11), interrupt(0, 1)]);
+        for i in 2..BACKLOG {
             outbox.push(pong(i.try_into().unwrap())).unwrap();
         }
         assert_eq!(outbox.push(pong(0)), Err(Full));
