@@ -176,8 +176,10 @@ impl Guest {
     /// All there is to see.
     pub fn tree(&self) -> Value {
         let entry = self.entry();
-        let vgpu = lock(&self.running).as_ref().map(|r| Arc::clone(&r.vgpu));
-        let device = match (&vgpu, self.dm.tree()) {
+        // Asked under the lock: whoever ends the vGPU must find itself with
+        // the last handle of it.
+        let scheduler = lock(&self.running).as_ref().map(|r| r.vgpu.tree());
+        let device = match (&scheduler, self.dm.tree()) {
             (None, _) => Value::Null,
             (Some(_), Ok(tree)) => tree,
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
@@ -196,7 +198,7 @@ impl Guest {
                 "requests": entry.requests,
                 "events": self.fate.sent(),
             },
-            "scheduler": vgpu.map(|v| v.tree()),
+            "scheduler": scheduler,
             "device": device,
         })
     }
