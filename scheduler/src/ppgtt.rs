@@ -44,6 +44,11 @@ impl Default for TableLimits {
     }
 }
 
+/// Entries without memory that a submission looks for. Each costs an attempt
+/// to map it, and a guest can have two million; the removal of its vGPU waits
+/// for all of them. Those above stay unmapped and are tried the next time.
+const MAX_MISSES: usize = 1024;
+
 /// A context's tables cannot be shadowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShadowError {
@@ -100,6 +105,7 @@ impl ShadowTables {
                 roots: HashMap::new(),
                 pass: 0,
                 pins: 0,
+                misses: 0,
                 counts: TableCounts::default(),
             }),
             dropped: Mutex::default(),
@@ -127,6 +133,7 @@ impl ShadowTables {
             inner.make_room(self.limits.keep, root);
         }
         inner.pass += 1;
+        inner.misses = 0;
         let synced = self.sync(&mut inner, root, Level::Pml4);
         let id = match synced {
             Ok(id) => id,
@@ -274,20 +281,18 @@ impl ShadowTables {
                 child = Some(at);
                 inner.table(at).map_or(0, |t| t.page.bus() | flags)
             }
-            Entry::Page { gfn, flags } => match self.map.bus(gfn) {
-                Some(bus) => bus | flags,
-                None => {
+            Entry::Page { gfn, flags } | Entry::Large { gfn, flags } => {
+                let found = if inner.misses < MAX_MISSES {
+                    self.map.bus(gfn)
+                } else {
+                    None
+                };
+                if found.is_none() {
+                    inner.misses += 1;
                     unresolved = true;
-                    0
                 }
-            },
-            Entry::Large { gfn, flags } => match self.map.chunk(gfn) {
-                Some(bus) => bus | flags,
-                None => {
-                    unresolved = true;
-                    0
-                }
-            },
+                found.map_or(0, |bus| bus | flags)
+            }
         };
         if let Some(table) = inner.table_mut(id) {
             table.page.write_u64(i * 8, shadow);

@@ -231,6 +231,11 @@ impl<S: Site> Auditor<'_, S> {
         if header & batch_start::PPGTT != 0 {
             return Ok(flow);
         }
+        // Whatever else the hardware does with the address would lead past
+        // the copy.
+        if header & 0x7f_ff00 & !batch_start::KNOWN != 0 {
+            return Err(refuse(command, header, at, Rule::Forbidden));
+        }
         let upper = word(words, 2);
         if upper != 0 {
             return Err(refuse(command, header, at, Rule::HighAddress { upper }));

@@ -172,7 +172,7 @@ fn global_addresses_are_moved_and_others_left() {
 #[test]
 fn what_breaks_a_rule_is_refused_with_it() {
     let register = |offset, value| Rule::RegisterWrite { offset, value };
-    let cases: [(&str, &[u32], Rule); 22] = [
+    let cases: [(&str, &[u32], Rule); 23] = [
         ("flip", &[0x0a00_0001, 0, 0], Rule::Forbidden),
         ("table update", &[0x1180_0001, 0, 0], Rule::Forbidden),
         ("signal", &[0x0d80_0000, 0], Rule::Forbidden),
@@ -228,6 +228,11 @@ fn what_breaks_a_rule_is_refused_with_it() {
             "past 4 GiB",
             &[0x1040_0002, 0x1000, 1, 7],
             Rule::HighAddress { upper: 1 },
+        ),
+        (
+            "batch at an offset that users choose",
+            &[0x1881_0001, 0x1000, 0],
+            Rule::Forbidden,
         ),
         (
             "batch past 4 GiB",

@@ -48,6 +48,8 @@ pub struct Tables {
     pub roots: HashMap<Gfn, Root>,
     pub pass: u64,
     pub pins: u32,
+    /// Entries of this pass that named no memory.
+    pub misses: usize,
     pub counts: TableCounts,
 }
 

@@ -192,6 +192,55 @@ fn memory_that_comes_later_is_found_without_a_change_of_the_entry() {
     assert_eq!(tables.counts().translated, 4);
 }
 
+/// Memory that counts how often it is asked.
+struct Counting {
+    memory: VecMemory,
+    reads: std::sync::atomic::AtomicUsize,
+}
+
+impl GuestMemory for Counting {
+    fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), guest_memory::MemoryError> {
+        self.reads
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.memory.read(gpa, buf)
+    }
+    fn write(&self, gpa: u64, data: &[u8]) -> Result<(), guest_memory::MemoryError> {
+        self.memory.write(gpa, data)
+    }
+}
+
+#[test]
+fn entries_without_memory_cost_little_however_many() {
+    const LEAVES: u64 = 8;
+    let memory = Arc::new(Counting {
+        memory: VecMemory::new(PAGES),
+        reads: Default::default(),
+    });
+    let put = |table: u64, index: u64, entry: u64| {
+        let at = table * 4096 + index * 8;
+        memory.write_u64(at, entry).unwrap();
+    };
+    put(1, 0, 0x2003);
+    put(2, 0, 0x3003);
+    for leaf in 0..LEAVES {
+        put(3, leaf, (leaf + 4) << 12 | 3);
+        for index in 0..512 {
+            put(leaf + 4, index, (0x1_0000 + leaf * 512 + index) << 12 | 3);
+        }
+    }
+    let dma = Arc::new(DmaSpace::new());
+    let shared = Arc::clone(&memory) as _;
+    let map = GuestMap::new(Arc::clone(&dma), shared, MapLimits::default());
+    let pages = HostPages::new(dma, 4096);
+    let tables = ShadowTables::new(Arc::new(map), pages, TableLimits::default());
+    for _ in 0..2 {
+        memory.reads.store(0, std::sync::atomic::Ordering::Relaxed);
+        drop(tables.pin(Gfn(1)).unwrap());
+        let reads = memory.reads.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(reads <= MAX_MISSES + 3 + 8, "{reads}");
+    }
+}
+
 #[test]
 fn a_guest_cannot_have_more_tables_than_allowed() {
     let f = fixture(TableLimits { keep: 4, max: 20 });

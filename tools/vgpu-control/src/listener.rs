@@ -11,7 +11,7 @@ use rustix::net::{
     shutdown, socket_with,
 };
 
-use crate::Connection;
+use crate::{Connection, ControlError};
 
 /// How many connections wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -56,10 +56,16 @@ impl Listener {
         };
         match std::fs::symlink_metadata(path) {
             Ok(meta) if meta.file_type().is_socket() => {
-                if Connection::connect(path, Duration::from_secs(1)).is_ok() {
-                    return Err(ListenError::Taken(path.to_owned()));
+                // Only a socket without a listener refuses; one whose queue
+                // is full lets callers wait.
+                match Connection::connect(path, Duration::from_secs(1)) {
+                    Err(ControlError::Socket { source, .. })
+                        if source.kind() == io::ErrorKind::ConnectionRefused =>
+                    {
+                        std::fs::remove_file(path).map_err(failed)?;
+                    }
+                    _ => return Err(ListenError::Taken(path.to_owned())),
                 }
-                std::fs::remove_file(path).map_err(failed)?;
             }
             Ok(_) => return Err(ListenError::NotASocket(path.to_owned())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -141,6 +147,13 @@ mod tests {
         assert!(listener.accept().is_err());
         drop(listener);
         assert!(!path.exists());
+        // A process that listens and is too busy to accept.
+        let busy = Listener::bind(&path).unwrap();
+        listen(&busy.socket, 0).unwrap();
+        let _queued = Connection::connect(&path, Duration::from_secs(1)).unwrap();
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Taken(_))));
+        assert!(path.exists());
+        drop(busy);
         std::fs::write(&path, "precious").unwrap();
         assert!(matches!(
             Listener::bind(&path),

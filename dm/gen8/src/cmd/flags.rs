@@ -39,10 +39,15 @@ pub mod flush_dw {
 pub mod batch_start {
     /// The batch is in the context's own tables and has no privilege.
     pub const PPGTT: u32 = 1 << 8;
+    /// The batch uses the resource streamer.
+    pub const RESOURCE_STREAMER: u32 = 1 << 10;
     /// Start only when the predicate holds (render engine).
     pub const PREDICATE: u32 = 1 << 15;
     /// A second-level batch: its end returns to this one.
     pub const SECOND_LEVEL: u32 = 1 << 22;
+    /// Flag bits with a meaning here. Of the others of bits 22:8, bit 16 adds
+    /// BB_OFFSET, which users may write, to the address.
+    pub const KNOWN: u32 = PPGTT | RESOURCE_STREAMER | PREDICATE | SECOND_LEVEL;
 }
 
 /// MI_SEMAPHORE_WAIT: what memory must be, compared with the inline value.
