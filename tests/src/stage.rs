@@ -254,6 +254,10 @@ impl<'a> Stage<'a> {
         batch.store_u32(DATA_VA + 8, value).end();
         let number = self.submit(n, engine, &batch.finish());
         wait_until("a good request", || self.finished(n) == number);
+        // Its number is written before the context is saved; only then may the
+        // context be made anew.
+        let running = engine.mmio_base() + ring::EXECLIST_STATUS_HI;
+        wait_until("its context's end", || self.get(running) == 0);
         let at = Place::of(n).data() + 8;
         assert_eq!(self.memory().read_u32(at).unwrap(), value);
     }

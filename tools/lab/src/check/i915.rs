@@ -214,7 +214,7 @@ impl Seen {
             engines,
             i915_errors: errors(&g1).zip(errors(&g2)).map(|(a, b)| [a, b].concat()),
             connector: connector(&g1, "HDMI-A-1"),
-            igt: igt::outcomes(&g1, short),
+            igt: igt::outcomes(&g1, short, timing(&g1, "mmio/qemu").map(|t| t.median)),
             two_guests: [("g1", &g1), ("g2", &g2)]
                 .map(|(name, guest)| (name, igt::outcome(guest, "both", "gem_exec_store", "basic")))
                 .to_vec(),
