@@ -12,6 +12,7 @@ mod client;
 mod dm;
 mod events;
 mod guest;
+mod migration;
 mod platform;
 mod reclaim;
 mod registry;

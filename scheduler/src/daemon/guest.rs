@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use vgpu_config::VgpuSpec;
 use vgpu_control::{Entry, Register, StartDm, State};
 use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
-use vgpu_sched::qmp::{PassAll, Proxy};
+use vgpu_sched::qmp::Proxy;
 
 use super::dm::{DmCommand, DmProcess};
 use super::events::{RingFate, RingSink};
+use super::migration::Refuse;
 use super::platform::{Platform, Vgpu};
 use super::server::Limits;
 use super::worker::{Work, Worker};
@@ -85,7 +86,11 @@ impl Guest {
         };
         // Before QEMU exists, so that libxl always finds the socket.
         let proxy = match &register.qmp {
-            Some(qmp) => Some(Proxy::start(&qmp.public, &qmp.private, Box::new(PassAll))?),
+            Some(qmp) => Some(Proxy::start(
+                &qmp.public,
+                &qmp.private,
+                Box::new(Refuse { domid }),
+            )?),
             None => None,
         };
         let dm = DmProcess::start(

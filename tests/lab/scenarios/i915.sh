@@ -56,6 +56,11 @@ guest_do g1 120 i915 report
 inspect g1 igt
 memory igt
 
+stage "xl save g1, which is refused"
+xl save g1 /run/g1.save >/results/xl-save-g1.txt 2>&1
+fact save-exit $?
+rm -f /run/g1.save
+
 stage "xl create g2, beside g1"
 guest_create g2
 stage "guest g2 boots"
@@ -80,6 +85,7 @@ guest_gone g1 60
 guest_gone g2 60
 
 if [ "$LAB_DEVICE" = 1 ]; then
+    block save-log /results/vgpud.log
     tries=0
     while pidof vgpu-dm >/dev/null && [ $tries -lt 20 ]; do
         tries=$((tries + 1))
