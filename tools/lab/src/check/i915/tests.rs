@@ -136,8 +136,8 @@ fn each_fault_is_named() {
         ),
         (
             "LAB wedged 0",
-            "LAB wedged 0\nLAB igt-exit/gem_sync@default 124 1 2",
-            "igt: gem_sync: FAIL: default: timed out",
+            "LAB wedged 0\nLAB igt-exit/gem_sync@idle 124 1 2",
+            "igt: gem_sync: FAIL: idle: timed out",
         ),
     ];
     for (from, to, expected) in cases {
