@@ -17,5 +17,5 @@ mod stream;
 mod tests;
 
 pub use frame::{Frame, FrameError, Framer, MAX_MESSAGE};
-pub use hooks::{Hooks, PassAll, Verdict};
+pub use hooks::{Hooks, Verdict};
 pub use proxy::{Proxy, ProxyError};

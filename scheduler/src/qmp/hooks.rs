@@ -46,11 +46,6 @@ pub trait Hooks: Send {
     }
 }
 
-/// Acts at no moment.
-pub struct PassAll;
-
-impl Hooks for PassAll {}
-
 /// The commands with a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hooked {

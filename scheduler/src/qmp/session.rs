@@ -5,7 +5,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::frame::{Frame, FrameError, Framer};
 use super::hooks::{Hooked, Hooks, Verdict};
 use super::stream;
+use crate::sync::lock;
 
 /// The most hooked commands without an answer.
 const MAX_PENDING: usize = 64;
@@ -50,10 +51,6 @@ pub struct Session<'a> {
     pending: Mutex<VecDeque<Pending>>,
     /// Held while a message is sent to the client: two threads do.
     to_client: Mutex<()>,
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> Session<'a> {

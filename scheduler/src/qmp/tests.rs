@@ -11,10 +11,15 @@ use std::thread::{self, JoinHandle};
 use serde_json::{Value, json};
 
 use super::frame::Framer;
-use super::hooks::{Hooks, PassAll, Verdict};
+use super::hooks::{Hooks, Verdict};
 use super::{Proxy, stream};
 
 const GREETING: &str = "{\"QMP\": {\"version\": {\"qemu\": {\"major\": 7}}}}\r\n";
+
+/// Acts at no moment.
+struct PassAll;
+
+impl Hooks for PassAll {}
 
 /// A directory of this test's own.
 struct Dir(PathBuf);

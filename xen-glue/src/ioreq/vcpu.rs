@@ -64,20 +64,16 @@ impl VcpuIoreqs {
         &self.page
     }
 
-    /// Takes the next request: looks at the slot for `spin`, then sleeps on
-    /// the event channel for at most `timeout` (for ever when none). `None`
-    /// when the time was up. A spurious event starts the spin anew.
+    /// Takes the next request, sleeping on the event channel for at most
+    /// `timeout` (for ever when none). `None` when the time was up. Who would
+    /// rather look for a while first asks [`VcpuIoreqs::page`].
     ///
     /// # Errors
     /// [`VcpuIoreqsError`].
-    pub fn next(
-        &self,
-        spin: Duration,
-        timeout: Option<Duration>,
-    ) -> Result<Option<IoRequest>, VcpuIoreqsError> {
+    pub fn next(&self, timeout: Option<Duration>) -> Result<Option<IoRequest>, VcpuIoreqsError> {
         let start = Instant::now();
         loop {
-            if let Some(request) = self.poll(spin)? {
+            if let Some(request) = self.page.take(self.vcpu)? {
                 return Ok(Some(request));
             }
             let left = timeout.map(|t| t.saturating_sub(start.elapsed()));
@@ -87,27 +83,6 @@ impl VcpuIoreqs {
                 None => return Ok(self.page.take(self.vcpu)?),
             }
         }
-    }
-
-    /// Looks at the slot for `spin`, at least once.
-    fn poll(&self, spin: Duration) -> Result<Option<IoRequest>, VcpuIoreqsError> {
-        if let Some(request) = self.page.take(self.vcpu)? {
-            return Ok(Some(request));
-        }
-        if spin.is_zero() {
-            return Ok(None);
-        }
-        let start = Instant::now();
-        while start.elapsed() < spin {
-            // A look at the clock costs more than one at the page.
-            for _ in 0..16 {
-                if let Some(request) = self.page.take(self.vcpu)? {
-                    return Ok(Some(request));
-                }
-                std::hint::spin_loop();
-            }
-        }
-        Ok(None)
     }
 
     /// Takes a request that a former process left, or one that waits.

@@ -207,7 +207,7 @@ fn run(shared: &Shared, ioreqs: &VcpuIoreqs) {
     while !shared.stop.load(Ordering::Acquire) {
         let next = match left.take() {
             Some(request) => Some(request),
-            None => ioreqs.next(Duration::from_micros(20), tick).unwrap(),
+            None => ioreqs.next(tick).unwrap(),
         };
         let Some(request) = next else { continue };
         shared.requests.fetch_add(1, Ordering::Relaxed);
