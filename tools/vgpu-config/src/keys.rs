@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::{Kind, Mode, VgpuSpec};
+use crate::share::parse_slice;
+use crate::{Kind, Mode, Share, VgpuSpec};
 
 /// A key of a specification.
 pub struct Key {
@@ -14,6 +15,8 @@ pub struct Key {
     allowed: &'static str,
     /// What it means.
     pub meaning: &'static str,
+    /// Whether it can change while the guest runs.
+    pub live: bool,
     /// Sets it; `None` when the value is not allowed.
     pub(crate) set: fn(&mut VgpuSpec, &str) -> Option<()>,
 }
@@ -36,6 +39,7 @@ pub const KEYS: &[Key] = &[
         default: "bdw",
         allowed: "bdw",
         meaning: "The device emulated. bdw is a Broadwell GT2 ULT, 8086:1616.",
+        live: false,
         set: |spec, value| {
             spec.kind = match value {
                 "bdw" => Kind::Bdw,
@@ -49,6 +53,7 @@ pub const KEYS: &[Key] = &[
         default: "16",
         allowed: "2 to 31, decimal or 0x hexadecimal",
         meaning: "PCI slot on bus 0, not used by a device of QEMU.",
+        live: false,
         set: |spec, value| {
             let slot = match value.strip_prefix("0x") {
                 Some(hex) => u8::from_str_radix(digits(hex)?, 16),
@@ -63,6 +68,7 @@ pub const KEYS: &[Key] = &[
         default: "256",
         allowed: "64, 128, 256, 512",
         meaning: "Size of BAR2 in MiB. It takes address space, not memory.",
+        live: false,
         set: |spec, value| {
             spec.aperture_mib = match value {
                 "64" => 64,
@@ -80,8 +86,60 @@ pub const KEYS: &[Key] = &[
         // Key::allowed lists MODES.
         allowed: "",
         meaning: "The mode the virtual monitor prefers, in pixels.",
+        live: false,
         set: |spec, value| {
             spec.mode = MODES.into_iter().find(|m| m.to_string() == value)?;
+            Some(())
+        },
+    },
+    Key {
+        name: "weight",
+        default: "100",
+        allowed: "1 to 10000",
+        meaning: "Part of an engine's time among the vGPUs that want it: one of \
+                  weight 300 gets three times what one of weight 100 gets.",
+        live: true,
+        set: |spec, value| {
+            let weight = digits(value)?.parse().ok();
+            spec.share.weight = weight.filter(|w| Share::WEIGHT.contains(w))?;
+            Some(())
+        },
+    },
+    Key {
+        name: "cap",
+        default: "0",
+        allowed: "0 to 100",
+        meaning: "The most of each engine's time in percent, even when nobody else \
+                  wants it; 0 is no such bound.",
+        live: true,
+        set: |spec, value| {
+            let cap = digits(value)?.parse().ok();
+            spec.share.cap = cap.filter(|c| Share::CAP.contains(c))?;
+            Some(())
+        },
+    },
+    Key {
+        name: "slice",
+        default: "1",
+        allowed: "0.1 to 16",
+        meaning: "How long it may keep an engine that others wait for, in \
+                  milliseconds. Work that runs is not interrupted; what it runs \
+                  over it pays for.",
+        live: true,
+        set: |spec, value| {
+            spec.share.slice_us = parse_slice(value)?;
+            Some(())
+        },
+    },
+    Key {
+        name: "priority",
+        default: "normal",
+        allowed: "low, normal, high",
+        meaning: "Who goes first: low gets an engine only when no other wants it, \
+                  high before all others.",
+        live: true,
+        set: |spec, value| {
+            spec.share.priority = value.parse().ok()?;
             Some(())
         },
     },
@@ -91,6 +149,7 @@ pub const KEYS: &[Key] = &[
         allowed: "an absolute path without commas",
         meaning: "The QEMU that becomes the device model. Without the key, the \
                   environment variable VGPU_QEMU names it, else the default holds.",
+        live: false,
         set: |spec, value| {
             spec.qemu = Some(PathBuf::from(value)).filter(|p| p.is_absolute());
             spec.qemu.is_some().then_some(())

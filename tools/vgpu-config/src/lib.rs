@@ -15,9 +15,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 mod keys;
+mod share;
 mod slots;
 
+use share::show_slice;
+
 pub use keys::{KEYS, Key, MODES};
+pub use share::{NoSuchPriority, Priority, Share};
 pub use slots::{MAX_SLOT, SlotUse, Slots};
 
 /// The longest specification that is looked at, in bytes.
@@ -34,6 +38,8 @@ pub struct VgpuSpec {
     pub aperture_mib: u32,
     /// The mode the virtual monitor prefers.
     pub mode: Mode,
+    /// What it gets of the GPU's time.
+    pub share: Share,
     /// The QEMU to run instead of the distribution's.
     pub qemu: Option<PathBuf>,
 }
@@ -48,6 +54,7 @@ impl Default for VgpuSpec {
                 width: 1024,
                 height: 768,
             },
+            share: Share::default(),
             qemu: None,
         }
     }
@@ -123,11 +130,35 @@ impl FromStr for VgpuSpec {
     /// count; a key may stand once; what is not given has its default, so the
     /// empty string is the default vGPU.
     fn from_str(s: &str) -> Result<Self, SpecError> {
+        let mut spec = Self::default();
+        spec.assign(s, |_| true)?;
+        Ok(spec)
+    }
+}
+
+impl VgpuSpec {
+    /// Changes what `changes`, in the form of a specification, names. Only
+    /// keys that are [`Key::live`] may stand there, one at least. On an error
+    /// nothing is changed.
+    ///
+    /// # Errors
+    /// [`SpecError`] for the first thing that is wrong.
+    pub fn change(&mut self, changes: &str) -> Result<(), SpecError> {
+        let mut spec = self.clone();
+        if spec.assign(changes, |key| key.live)? == 0 {
+            return Err(SpecError::new("specification", changes, "KEY=VALUE"));
+        }
+        *self = spec;
+        Ok(())
+    }
+
+    /// Sets what stands in `s`, of the keys that `of` picks. Returns how many
+    /// it set.
+    fn assign(&mut self, s: &str, of: fn(&Key) -> bool) -> Result<usize, SpecError> {
         if s.len() > MAX_SPEC_LEN {
             let allowed = format!("at most {MAX_SPEC_LEN} bytes");
             return Err(SpecError::new("specification", s, allowed));
         }
-        let mut spec = Self::default();
         let mut seen = Vec::new();
         for part in s.split(',').map(str::trim) {
             if part.is_empty() {
@@ -137,8 +168,8 @@ impl FromStr for VgpuSpec {
                 .split_once('=')
                 .map(|(k, v)| (k.trim(), v.trim()))
                 .ok_or_else(|| SpecError::new("specification", part, "KEY=VALUE"))?;
-            let Some(key) = KEYS.iter().find(|k| k.name == name) else {
-                return Err(SpecError::new("key", name, names()));
+            let Some(key) = KEYS.iter().find(|k| k.name == name && of(k)) else {
+                return Err(SpecError::new("key", name, names(of)));
             };
             if seen.contains(&key.name) {
                 return Err(SpecError::new(
@@ -148,10 +179,9 @@ impl FromStr for VgpuSpec {
                 ));
             }
             seen.push(key.name);
-            (key.set)(&mut spec, value)
-                .ok_or_else(|| SpecError::new(key.name, value, key.allowed()))?;
+            (key.set)(self, value).ok_or_else(|| SpecError::new(key.name, value, key.allowed()))?;
         }
-        Ok(spec)
+        Ok(seen.len())
     }
 }
 
@@ -160,8 +190,15 @@ impl fmt::Display for VgpuSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "type={},slot={},aperture={},mode={}",
-            self.kind, self.slot, self.aperture_mib, self.mode
+            "type={},slot={},aperture={},mode={},weight={},cap={},slice={},priority={}",
+            self.kind,
+            self.slot,
+            self.aperture_mib,
+            self.mode,
+            self.share.weight,
+            self.share.cap,
+            show_slice(self.share.slice_us),
+            self.share.priority,
         )?;
         if let Some(qemu) = &self.qemu {
             write!(f, ",qemu={}", qemu.display())?;
@@ -170,8 +207,9 @@ impl fmt::Display for VgpuSpec {
     }
 }
 
-fn names() -> String {
-    KEYS.iter().map(|k| k.name).collect::<Vec<_>>().join(", ")
+fn names(of: fn(&Key) -> bool) -> String {
+    let names: Vec<_> = KEYS.iter().filter(|k| of(k)).map(|k| k.name).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ fn every_key_can_be_set() {
 fn what_is_wrong_is_named_with_what_is_allowed() {
     assert_eq!(
         error("typ=bdw"),
-        r#"vgpu: key is "typ", allowed: type, slot, aperture, mode, qemu"#
+        r#"vgpu: key is "typ", allowed: type, slot, aperture, mode, weight, cap, slice, priority, qemu"#
     );
     assert_eq!(error("type=skl"), r#"vgpu: type is "skl", allowed: bdw"#);
     for slot in [
@@ -66,6 +66,40 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
         error("slot=3,slot=4"),
         r#"vgpu: slot is "4", allowed: one value; it is set twice"#
     );
+}
+
+#[test]
+fn a_share_changes_while_the_guest_runs_and_nothing_else_does() {
+    let mut spec: VgpuSpec = "slot=5,weight=7".parse().unwrap();
+    spec.change("weight=300, slice=0.25,priority=high").unwrap();
+    let share = Share {
+        weight: 300,
+        cap: 0,
+        slice_us: 250,
+        priority: Priority::High,
+    };
+    assert_eq!((spec.slot, spec.share), (5, share));
+    let before = spec.clone();
+    for (changes, error) in [
+        (
+            "cap=20,slot=6",
+            r#"vgpu: key is "slot", allowed: weight, cap, slice, priority"#,
+        ),
+        (
+            "cap=20,weight=0",
+            r#"vgpu: weight is "0", allowed: 1 to 10000"#,
+        ),
+        ("cap=101", r#"vgpu: cap is "101", allowed: 0 to 100"#),
+        ("slice=17", r#"vgpu: slice is "17", allowed: 0.1 to 16"#),
+        (
+            "priority=top",
+            r#"vgpu: priority is "top", allowed: low, normal, high"#,
+        ),
+        (" ,", r#"vgpu: specification is " ,", allowed: KEY=VALUE"#),
+    ] {
+        assert_eq!(spec.change(changes).unwrap_err().to_string(), error);
+        assert_eq!(spec, before);
+    }
 }
 
 #[test]
@@ -125,8 +159,11 @@ proptest! {
         aperture_mib in prop::sample::select(vec![64_u32, 128, 256, 512]),
         mode in prop::sample::select(MODES.to_vec()),
         qemu in prop::option::of("/[a-z/=.-]{0,20}".prop_map(PathBuf::from)),
+        (weight, cap, slice_us) in (Share::WEIGHT, Share::CAP, Share::SLICE_US),
+        priority in prop::sample::select(vec![Priority::Low, Priority::Normal, Priority::High]),
     ) {
-        let spec = VgpuSpec { kind: Kind::Bdw, slot, aperture_mib, mode, qemu };
+        let share = Share { weight, cap, slice_us, priority };
+        let spec = VgpuSpec { kind: Kind::Bdw, slot, aperture_mib, mode, share, qemu };
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
     }
 }

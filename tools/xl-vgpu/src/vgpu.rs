@@ -158,7 +158,7 @@ mod tests {
             [
                 r#"device_model_override="/opt/vgpu/vgpu-launcher""#,
                 r#"device_model_version="qemu-xen""#,
-                r#"device_model_args_hvm+=["-vgpu","type=bdw,slot=10,aperture=256,mode=1024x768"]"#,
+                r#"device_model_args_hvm+=["-vgpu","type=bdw,slot=10,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal"]"#,
             ]
         );
     }

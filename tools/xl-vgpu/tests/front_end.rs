@@ -82,7 +82,7 @@ fn a_vgpu_is_passed_in_words_xl_knows() {
         format!(
             "[create][-p][{config}][vcpus=2][device_model_override=\"{}\"]\
              [device_model_version=\"qemu-xen\"]\
-             [device_model_args_hvm+=[\"-vgpu\",\"type=bdw,slot=10,aperture=256,mode=1024x768\"]]",
+             [device_model_args_hvm+=[\"-vgpu\",\"type=bdw,slot=10,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal\"]]",
             launcher.display()
         )
     );
@@ -108,7 +108,7 @@ fn a_bad_vgpu_creates_nothing() {
     for (line, expected) in [
         (
             "vgpu = ['typo=1']",
-            "xl: vgpu: key is \"typo\", allowed: type, slot, aperture, mode, qemu\n",
+            "xl: vgpu: key is \"typo\", allowed: type, slot, aperture, mode, weight, cap, slice, priority, qemu\n",
         ),
         (
             "vgpu = ['type=skl']",
