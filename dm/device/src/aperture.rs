@@ -12,12 +12,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use gen8::fence::{Tiling, Unusable};
+use gen8::fence::{Fence, Tiling, Unusable};
 use serde::Serialize;
 
 use crate::core::Seams;
 use crate::fences::Fences;
-use crate::table_memory::Walk;
+use crate::table_memory::{Part, Walk};
 
 const PAGE: usize = 4096;
 
@@ -126,8 +126,8 @@ impl Aperture {
         let outcome = match self.global(offset, buf.len()) {
             Some(address) => {
                 let mut walk = Walk::new(seams);
-                self.visit(address, buf.len(), |at, range| {
-                    walk.read(at, &mut buf[range])
+                self.visit(address, buf.len(), |part, range| {
+                    walk.read(part, &mut buf[range])
                 })
             }
             None => {
@@ -163,14 +163,14 @@ impl Aperture {
     }
 
     /// Splits an access, of which all addresses are in the aperture, at
-    /// pages, and where a fence counts at the ends of what its tiles hold
-    /// together. Calls `f` with where each part is and its range in the
-    /// caller's buffer; `f` says whether it was there.
+    /// pages, and where a fence counts at tiles. Calls `f` with where each
+    /// part is and its range in the caller's buffer; `f` says whether it was
+    /// there.
     fn visit(
         &self,
         address: u32,
         len: usize,
-        mut f: impl FnMut(u32, Range<usize>) -> bool,
+        mut f: impl FnMut(Part, Range<usize>) -> bool,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let mut done = 0;
@@ -181,15 +181,11 @@ impl Aperture {
             let fence = self.fences.at(address);
             outcome.fenced |= fence.is_some();
             while done < page_end {
-                let (at, most) = match fence {
-                    Some(fence) => {
-                        let (at, run) = fence.locate(address);
-                        (at, usize::try_from(run).unwrap_or(PAGE))
-                    }
-                    None => (address, PAGE),
-                };
+                let (part, most) = fence.map_or((Part::whole(address), PAGE), |fence| {
+                    Part::of_tile(fence, address)
+                });
                 let n = most.min(page_end - done);
-                outcome.failed |= !f(at, done..done + n);
+                outcome.failed |= !f(part, done..done + n);
                 done += n;
                 // At most a page.
                 address = address.wrapping_add(u32::try_from(n).unwrap_or(0));
@@ -257,4 +253,23 @@ impl Outcome {
 
 fn add(counter: &AtomicU64, len: usize) {
     counter.fetch_add(u64::try_from(len).unwrap_or(0), Relaxed);
+}
+
+impl Part {
+    /// The part that begins where a fence has an address, and the most bytes
+    /// it can have: the rest of a tile's row, or of its first run when the
+    /// address is inside one.
+    fn of_tile(fence: Fence, address: u32) -> (Self, usize) {
+        let bytes = |n: u32| usize::try_from(n).unwrap_or(PAGE);
+        let (place, tiling) = (fence.locate(address), fence.tiling());
+        if place.run < tiling.run() {
+            return (Self::whole(place.address), bytes(place.run));
+        }
+        let part = Self {
+            address: place.address,
+            piece: bytes(tiling.run()),
+            stride: bytes(tiling.stride()),
+        };
+        (part, bytes(place.row))
+    }
 }

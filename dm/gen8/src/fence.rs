@@ -53,7 +53,7 @@ impl Tiling {
         TILE_BYTES / self.width()
     }
 
-    /// Bytes of a row that lie together in memory.
+    /// Bytes of a tile's row that lie together in memory.
     #[must_use]
     pub const fn run(self) -> u32 {
         match self {
@@ -61,6 +61,25 @@ impl Tiling {
             Self::Y => 16,
         }
     }
+
+    /// Bytes from one run of a tile's row to the next.
+    #[must_use]
+    pub const fn stride(self) -> u32 {
+        self.run() * self.height()
+    }
+}
+
+/// Where a byte is in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its global address.
+    pub address: u32,
+    /// How many bytes from there lie together, up to the end of the tile's
+    /// row or column.
+    pub run: u32,
+    /// How many bytes from there, in runs [`Tiling::stride`] apart, are the
+    /// rest of the tile's row.
+    pub row: u32,
 }
 
 /// Why a valid fence register describes no fence.
@@ -151,25 +170,27 @@ impl Fence {
     }
 
     /// Where memory holds the byte that the CPU sees at an address of the
-    /// range, and how many bytes from there lie together: up to the end of
-    /// the tile's row or column.
+    /// range.
     ///
     /// A range that is not a whole number of rows of tiles ends in tiles of
     /// which a part lies behind it. Addresses wrap at 4 GiB.
     #[must_use]
-    pub const fn locate(self, address: u32) -> (u32, u32) {
+    pub const fn locate(self, address: u32) -> Place {
         let Self { start, pitch, .. } = self;
-        let (width, height, run) = (self.tiling.width(), self.tiling.height(), self.tiling.run());
+        let (width, height) = (self.tiling.width(), self.tiling.height());
+        let (run, stride) = (self.tiling.run(), self.tiling.stride());
         let linear = address.wrapping_sub(start);
         let (x, y) = (linear % pitch, linear / pitch);
-        // The row of tiles begins at or before the row; the rest of the
-        // offset is less than 256 KiB times 32.
-        let tile_row = (y / height * height).wrapping_mul(pitch);
+        // A row of tiles begins at or before the row. What follows is less
+        // than 32 rows of 256 KiB.
+        let tile_row = y / height * height * pitch;
         let tile = x / width * TILE_BYTES;
-        let column = x % width / run * (run * height);
-        let inside = column + y % height * run + x % run;
-        let offset = tile_row.wrapping_add(tile + inside);
-        (start.wrapping_add(offset), run - x % run)
+        let inside = x % width / run * stride + y % height * run + x % run;
+        Place {
+            address: start.wrapping_add(tile_row.wrapping_add(tile + inside)),
+            run: run - x % run,
+            row: width - x % width,
+        }
     }
 }
 
@@ -229,16 +250,21 @@ mod tests {
     #[test]
     fn tiles_have_their_shape() {
         let x = fence(0x10_0000, 0x1_0000, 1024, Tiling::X);
-        assert_eq!(x.locate(0x10_0000), (0x10_0000, 512));
-        assert_eq!(x.locate(0x10_0201), (0x10_1001, 511));
-        assert_eq!(x.locate(0x10_0400), (0x10_0200, 512));
-        assert_eq!(x.locate(0x10_2000), (0x10_2000, 512));
+        let place = |f: Fence, at| {
+            let p = f.locate(at);
+            (p.address, p.run, p.row)
+        };
+        assert_eq!(place(x, 0x10_0000), (0x10_0000, 512, 512));
+        assert_eq!(place(x, 0x10_0201), (0x10_1001, 511, 511));
+        assert_eq!(place(x, 0x10_0400), (0x10_0200, 512, 512));
+        assert_eq!(place(x, 0x10_2000), (0x10_2000, 512, 512));
         let y = fence(0x10_0000, 0x1_0000, 1024, Tiling::Y);
-        assert_eq!(y.locate(0x10_0003), (0x10_0003, 13));
-        assert_eq!(y.locate(0x10_0010), (0x10_0200, 16));
-        assert_eq!(y.locate(0x10_0080), (0x10_1000, 16));
-        assert_eq!(y.locate(0x10_0400), (0x10_0010, 16));
-        assert_eq!(y.locate(0x10_8000), (0x10_8000, 16));
+        assert_eq!(place(y, 0x10_0003), (0x10_0003, 13, 125));
+        assert_eq!(place(y, 0x10_0010), (0x10_0200, 16, 112));
+        assert_eq!(place(y, 0x10_0080), (0x10_1000, 16, 128));
+        assert_eq!(place(y, 0x10_0400), (0x10_0010, 16, 128));
+        assert_eq!(place(y, 0x10_8000), (0x10_8000, 16, 128));
+        assert_eq!(Tiling::Y.stride(), 512);
     }
 
     /// Every byte of a surface in the order in which memory holds them, as
@@ -283,9 +309,10 @@ mod tests {
             let start = start << 12;
             let f = fence(start, pitch * rows, pitch, tiling);
             for (place, (x, y)) in (start..).zip(in_memory_order(pitch, rows, tiling)) {
-                let (found, run) = f.locate(start + y * pitch + x);
-                prop_assert_eq!(found, place);
-                prop_assert_eq!(run, tiling.run() - x % tiling.run());
+                let found = f.locate(start + y * pitch + x);
+                prop_assert_eq!(found.address, place);
+                prop_assert_eq!(found.run, tiling.run() - x % tiling.run());
+                prop_assert_eq!(found.row, tiling.width() - x % tiling.width());
             }
         }
 
@@ -293,9 +320,11 @@ mod tests {
         #[test]
         fn nothing_overflows(register in any::<u64>(), address in any::<u32>()) {
             if let Ok(Some(f)) = Fence::decode(register | VALID) {
-                let (found, run) = f.locate(address);
-                prop_assert!(found % 4096 + run <= 4096);
-                prop_assert!(run > 0);
+                let Place { address, run, row } = f.locate(address);
+                prop_assert!(0 < run && run <= row);
+                let runs = (row - run) / f.tiling().run();
+                let last = address % 4096 + runs * f.tiling().stride();
+                prop_assert!(last + run.min(row) <= 4096);
             }
         }
     }
