@@ -39,6 +39,12 @@ impl<S: Site> Auditor<'_, S> {
             return bad(Rule::Forbidden);
         }
         let have = u32::try_from(words.len()).unwrap_or(u32::MAX);
+        // The hardware may read another length than a length field that is
+        // wrong for the command says.
+        let allowed = command.lengths;
+        if !allowed.allow(have) {
+            return bad(Rule::Length { have, allowed });
+        }
         let need = |n: u32| {
             if have < n {
                 return Err(refuse(command, header, at, Rule::Short { have, need: n }));

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use gen8::cmd::pipe_control;
+use gen8::cmd::{Dwords, pipe_control};
 use proptest::prelude::*;
 
 use super::*;
@@ -252,7 +252,10 @@ fn what_breaks_a_rule_is_refused_with_it() {
         (
             "too short for its address",
             &[0x1040_0000, 0x1000],
-            Rule::Short { have: 2, need: 3 },
+            Rule::Length {
+                have: 2,
+                allowed: Dwords::Between(4, 5),
+            },
         ),
         (
             "an odd register list",
