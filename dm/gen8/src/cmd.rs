@@ -24,7 +24,9 @@ mod video;
 mod walk;
 
 pub use blit::{BLT, blt_op};
-pub use field::{Address, AddressField, Bits, Bytes, Each, RegisterField, Space, Touch, Width};
+pub use field::{
+    Address, AddressField, Bits, Bytes, Each, Effect, RegisterField, Space, Touch, Width,
+};
 pub use flags::pipe_control;
 pub use media::MEDIA;
 pub use mi::{MI, opcode as mi_op};
@@ -55,6 +57,7 @@ pub const MAX_DWORDS: u32 = 0xffff + 2;
 /// The command that `dw0` starts on `engine`, or `None` when the command
 /// streamer cannot decode it.
 #[must_use]
+#[inline]
 pub fn decode(engine: Engine, dw0: u32) -> Option<&'static Command> {
     index::find(engine, dw0)
 }

@@ -26,6 +26,7 @@ impl Bits {
     /// Whether it holds for the command in `words`. A dword that is missing
     /// counts as 0.
     #[must_use]
+    #[inline]
     pub fn hold(self, words: &[u32]) -> bool {
         let w = words.get(usize::from(self.dword)).copied().unwrap_or(0);
         (self.any == 0 || w & self.any != 0) && w & self.none == 0
@@ -57,6 +58,7 @@ pub enum Space {
 impl Space {
     /// Whether an address of the command in `words` is in the global table.
     #[must_use]
+    #[inline]
     pub fn is_global(self, words: &[u32]) -> bool {
         let bit = |dword: u8, bit: u8| {
             let w = words.get(usize::from(dword)).copied().unwrap_or(0);
@@ -120,6 +122,7 @@ impl Bytes {
     /// At most how many, for the command that `dw0` starts; `None`: no bound
     /// follows from the command alone.
     #[must_use]
+    #[inline]
     pub const fn bound(self, dw0: u32) -> Option<u32> {
         match self {
             Self::Known(n) | Self::AtMost(n) => Some(n),
@@ -294,6 +297,19 @@ impl RegisterField {
     }
 }
 
+/// A register of the engine that a command writes without naming it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// The register's name.
+    pub register: &'static str,
+    /// Its offset in the engine's block, as in [`crate::ring`].
+    pub offset: u32,
+    /// How many dwords from there on may change.
+    pub dwords: u32,
+    /// When.
+    pub when: Bits,
+}
+
 /// An address found in a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -325,6 +341,7 @@ fn places(dword: u8, each: Each, len: usize) -> impl Iterator<Item = usize> {
 impl Command {
     /// The addresses in the command whose dwords are `words`, in order. A
     /// dword that is missing counts as 0.
+    #[inline]
     pub fn addresses_in<'a>(&'a self, words: &'a [u32]) -> impl Iterator<Item = Address> + 'a {
         let dw0 = words.first().copied().unwrap_or(0);
         self.addresses

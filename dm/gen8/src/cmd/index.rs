@@ -61,7 +61,12 @@ static MI_INDEX: [[u8; 64]; 4] = {
 const MEDIA_PIPELINE: u32 = 2;
 
 /// The row for `dw0` on `engine`.
+#[inline]
 pub(super) fn find(engine: Engine, dw0: u32) -> Option<&'static Command> {
+    if dw0 == 0 {
+        // Padding, by far the most frequent.
+        return MI.first();
+    }
     let code = |low: u32| ((dw0 & OPCODE) >> low) as usize;
     let (rows, row): (&'static [Command], _) = match (dw0 >> 29, engine) {
         (0, _) => (MI, MI_INDEX.get(engine.index())?.get(code(23))),

@@ -1,9 +1,9 @@
 //! MI commands: client 0, opcode in bits 28:23.
 
-use super::field::{Bits, Bytes, Space, both, read, register, write};
-use super::flags::flush_dw;
+use super::field::{Bits, Bytes, Effect, Space, both, read, register, write};
+use super::flags::{atomic, flush_dw};
 use super::row::{Command, Dwords, Flow};
-use crate::{Engine, EngineSet};
+use crate::{Engine, EngineSet, ring};
 
 /// Opcodes, bits 28:23 of the first dword.
 #[expect(missing_docs, reason = "the names are the documentation's own")]
@@ -61,10 +61,19 @@ const fn mi(name: &'static str, opcode: u32, engines: EngineSet) -> Command {
     Command::new(name, 0xff80_0000, opcode << 23, engines)
 }
 
+const fn sets(register: &'static str, offset: u32, dwords: u32, when: Bits) -> Effect {
+    Effect {
+        register,
+        offset,
+        dwords,
+        when,
+    }
+}
+
 /// MI commands.
 pub static MI: &[Command] = &[
     // Bits 21:0 are a number that bit 22 has written to NOPID.
-    mi("MI_NOOP", op::NOOP, ALL),
+    mi("MI_NOOP", op::NOOP, ALL).sets(&[sets("NOPID", ring::NOPID, 1, Bits::of(0, 1 << 22, 0))]),
     mi("MI_SET_PREDICATE", op::SET_PREDICATE, ALL),
     mi("MI_USER_INTERRUPT", op::USER_INTERRUPT, ALL).interrupts(Bits::ALWAYS),
     mi("MI_WAIT_FOR_EVENT", op::WAIT_FOR_EVENT, RCS_BCS).privileged(),
@@ -75,7 +84,12 @@ pub static MI: &[Command] = &[
     mi("MI_URB_ATOMIC_ALLOC", op::URB_ATOMIC_ALLOC, RCS),
     mi("MI_BATCH_BUFFER_END", op::BATCH_BUFFER_END, ALL).flow(Flow::EndsBatch),
     mi("MI_SUSPEND_FLUSH", op::SUSPEND_FLUSH, ALL).privileged(),
-    mi("MI_PREDICATE", op::PREDICATE, RCS),
+    mi("MI_PREDICATE", op::PREDICATE, RCS).sets(&[sets(
+        "MI_PREDICATE_RESULT",
+        ring::PREDICATE_RESULT,
+        1,
+        Bits::ALWAYS,
+    )]),
     mi("MI_TOPOLOGY_FILTER", op::TOPOLOGY_FILTER, ALL),
     mi("MI_SET_APPID", op::SET_APPID, ALL),
     mi("MI_RS_CONTEXT", op::RS_CONTEXT, RCS),
@@ -99,7 +113,14 @@ pub static MI: &[Command] = &[
     mi("MI_URB_CLEAR", op::URB_CLEAR, RCS).long(2),
     // gen8.xml has six bits of length, media-driver eight: both agree up to
     // here.
-    mi("MI_MATH", op::MATH, ALL).field(8, Dwords::Between(2, 65)),
+    mi("MI_MATH", op::MATH, ALL)
+        .field(8, Dwords::Between(2, 65))
+        .sets(&[sets(
+            "CS_GPR",
+            ring::GPR0,
+            ring::GPR_COUNT * 2,
+            Bits::ALWAYS,
+        )]),
     // Signals by context id would cross guests.
     mi("MI_SEMAPHORE_SIGNAL", op::SEMAPHORE_SIGNAL, ALL)
         .long(2)
@@ -171,9 +192,16 @@ pub static MI: &[Command] = &[
             write(1, 2).ggtt(0, 21).bytes(Bytes::Known(4)),
             read(3, 2).ggtt(0, 22).bytes(Bytes::Known(4)),
         ]),
-    // Its width stands in the operation and in bits 20:19.
+    // Its width stands in the operation and in bits 20:19. Bit 16 returns
+    // what was there in registers 4 and 5 (Broadwell PRM volume 2a).
     mi("MI_ATOMIC", op::ATOMIC, ALL)
         .field(8, Dwords::Between(3, 11))
+        .sets(&[sets(
+            "CS_GPR4",
+            ring::GPR0 + 4 * 8,
+            4,
+            Bits::of(0, atomic::RETURN, 0),
+        )])
         .addresses(&[both(1, 2).ggtt(0, 22).bytes(Bytes::Atomic)]),
     mi("MI_BATCH_BUFFER_START", op::BATCH_BUFFER_START, ALL)
         .long(3)

@@ -1,6 +1,6 @@
 //! A command's row.
 
-use super::field::{AddressField, Bits, RegisterField};
+use super::field::{AddressField, Bits, Effect, RegisterField};
 use crate::EngineSet;
 
 /// How the number of dwords follows from the first.
@@ -36,6 +36,7 @@ pub enum Dwords {
 impl Dwords {
     /// Whether a command may be `dwords` long, as far as that is known.
     #[must_use]
+    #[inline]
     pub const fn allow(self, dwords: u32) -> bool {
         match self {
             Self::Exactly(n) => dwords == n,
@@ -120,6 +121,8 @@ pub struct Command {
     pub addresses: &'static [AddressField],
     /// The registers it names.
     pub registers: &'static [RegisterField],
+    /// The registers of its engine that it writes without naming them.
+    pub sets: &'static [Effect],
     /// What follows.
     pub flow: Flow,
     /// When it raises the user or the notify interrupt.
@@ -134,6 +137,7 @@ pub struct Command {
 impl Command {
     /// Number of dwords, from the first. Never 0.
     #[must_use]
+    #[inline]
     pub const fn dwords(&self, dw0: u32) -> u32 {
         match self.length {
             Length::Fixed(n) => n,
@@ -159,6 +163,7 @@ impl Command {
             guests: Guests::Allowed,
             addresses: &[],
             registers: &[],
+            sets: &[],
             flow: Flow::Next,
             interrupt: None,
             predicate: None,
@@ -186,6 +191,11 @@ impl Command {
 
     pub(super) const fn registers(mut self, registers: &'static [RegisterField]) -> Self {
         self.registers = registers;
+        self
+    }
+
+    pub(super) const fn sets(mut self, sets: &'static [Effect]) -> Self {
+        self.sets = sets;
         self
     }
 

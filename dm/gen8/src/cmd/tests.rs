@@ -122,6 +122,10 @@ fn every_address_lies_within_the_longest_form() {
         for r in c.registers {
             assert!(r.dword >= 1 && r.each.stride >= 1, "{}", c.name);
         }
+        for e in c.sets {
+            let end = e.offset + e.dwords * 4;
+            assert!(e.offset % 4 == 0 && end <= 0x1000, "{}", c.name);
+        }
     }
 }
 

@@ -150,6 +150,7 @@ impl<'a> Walk<'a> {
         self.offset
     }
 
+    #[inline]
     fn one(&self, rest: &'a [u32], header: u32) -> Result<Item<'a>, WalkError> {
         let offset = self.offset;
         let command = decode(self.engine, header).ok_or(WalkError::Unknown { offset, header })?;
@@ -182,6 +183,7 @@ impl<'a> Walk<'a> {
 impl<'a> Iterator for Walk<'a> {
     type Item = Result<Item<'a>, WalkError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
             return None;

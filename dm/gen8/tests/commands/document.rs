@@ -89,6 +89,9 @@ fn register(r: &RegisterField) -> String {
 
 fn effects(c: &Command) -> String {
     let mut all: Vec<String> = c.registers.iter().map(register).collect();
+    for e in c.sets {
+        all.push(format!("writes {}{}", e.register, bits(e.when)));
+    }
     match c.flow {
         Flow::Next => {}
         Flow::StartsBatch => all.push("starts a batch".to_owned()),
