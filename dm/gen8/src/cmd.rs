@@ -15,11 +15,13 @@ pub mod alu;
 mod blit;
 mod field;
 pub mod flags;
+mod gen9;
 mod index;
 mod media;
 mod mi;
 mod render;
 mod row;
+mod table;
 mod video;
 mod walk;
 
@@ -28,38 +30,37 @@ pub use field::{
     Address, AddressField, Bits, Bytes, Each, Effect, RegisterField, Space, Touch, Width,
 };
 pub use flags::pipe_control;
+pub use gen9::GEN9_ONLY;
 pub use media::MEDIA;
 pub use mi::{MI, opcode as mi_op};
 pub use render::RENDER;
 pub use row::{Command, Dwords, Flow, Guests, Length, Privilege};
+pub use table::{CLIENTS, GEN8, GEN9, Table};
 pub use video::VIDEO;
-pub use walk::{Item, Walk, WalkError, walk};
+pub use walk::{Item, Walk, WalkError};
 
 use crate::Engine;
-
-/// Every row, by client.
-pub static CLIENTS: [(&str, &[Command]); 5] = [
-    ("MI", MI),
-    ("Blitter", BLT),
-    ("Render", RENDER),
-    ("Media and GPGPU", MEDIA),
-    ("Video", VIDEO),
-];
-
-/// Every row.
-pub fn all() -> impl Iterator<Item = &'static Command> {
-    CLIENTS.iter().flat_map(|(_, rows)| *rows)
-}
 
 /// The longest any command can be, in dwords: a 16-bit length field plus two.
 pub const MAX_DWORDS: u32 = 0xffff + 2;
 
-/// The command that `dw0` starts on `engine`, or `None` when the command
+/// Every row of Gen8.
+pub fn all() -> impl Iterator<Item = &'static Command> {
+    GEN8.rows()
+}
+
+/// The Gen8 command that `dw0` starts on `engine`, or `None` when the command
 /// streamer cannot decode it.
 #[must_use]
 #[inline]
 pub fn decode(engine: Engine, dw0: u32) -> Option<&'static Command> {
-    index::find(engine, dw0)
+    GEN8.decode(engine, dw0)
+}
+
+/// The Gen8 commands in `words`: [`Table::walk`].
+#[must_use]
+pub const fn walk(engine: Engine, words: &[u32]) -> Walk<'_> {
+    GEN8.walk(engine, words)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub mod blt_op {
     pub const XY_TEXT_BLT: u32 = 0x26;
     pub const XY_TEXT_IMMEDIATE_BLT: u32 = 0x31;
     pub const COLOR_BLT: u32 = 0x40;
+    pub const XY_FAST_COPY_BLT: u32 = 0x42;
     pub const SRC_COPY_BLT: u32 = 0x43;
     pub const XY_COLOR_BLT: u32 = 0x50;
     pub const XY_PAT_BLT: u32 = 0x51;
@@ -51,16 +52,16 @@ const fn inferred(name: &'static str, opcode: u32, least: u32, most: u32) -> Com
     blt(name, opcode).field(8, Dwords::Inferred(least, most))
 }
 
-const fn blt(name: &'static str, opcode: u32) -> Command {
+pub(super) const fn blt(name: &'static str, opcode: u32) -> Command {
     Command::new(name, 0xffc0_0000, (2 << 29) | (opcode << 22), BCS)
 }
 
 /// A destination: raster operations may read it, too.
-const fn dst(dword: u8) -> AddressField {
+pub(super) const fn dst(dword: u8) -> AddressField {
     both(dword, 0).bytes(Bytes::Shape)
 }
 
-const fn src(dword: u8) -> AddressField {
+pub(super) const fn src(dword: u8) -> AddressField {
     read(dword, 0).bytes(Bytes::Shape)
 }
 

@@ -10,7 +10,7 @@ use crate::{Engine, EngineSet};
 
 const RCS: EngineSet = EngineSet::of(&[Engine::Rcs]);
 
-const fn media(name: &'static str, opcode: u32, sub_opcode: u32) -> Command {
+pub(super) const fn media(name: &'static str, opcode: u32, sub_opcode: u32) -> Command {
     let value = 3 << 29 | 2 << 27 | opcode << 24 | sub_opcode << 16;
     Command::new(name, 0xffff_0000, value, RCS)
 }

@@ -57,7 +57,7 @@ const RCS: EngineSet = EngineSet::of(&[Engine::Rcs]);
 const RCS_BCS: EngineSet = EngineSet::of(&[Engine::Rcs, Engine::Bcs]);
 
 /// One dword long.
-const fn mi(name: &'static str, opcode: u32, engines: EngineSet) -> Command {
+pub(super) const fn mi(name: &'static str, opcode: u32, engines: EngineSet) -> Command {
     Command::new(name, 0xff80_0000, opcode << 23, engines)
 }
 

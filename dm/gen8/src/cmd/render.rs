@@ -21,7 +21,7 @@ const fn packet(name: &'static str, sub_client: u32, opcode: u32, sub_opcode: u3
 }
 
 /// Common.
-const fn p0(name: &'static str, opcode: u32, sub_opcode: u32) -> Command {
+pub(super) const fn p0(name: &'static str, opcode: u32, sub_opcode: u32) -> Command {
     packet(name, 0, opcode, sub_opcode)
 }
 
@@ -31,7 +31,7 @@ const fn p1(name: &'static str, opcode: u32, sub_opcode: u32) -> Command {
 }
 
 /// 3D.
-const fn p3(name: &'static str, opcode: u32, sub_opcode: u32) -> Command {
+pub(super) const fn p3(name: &'static str, opcode: u32, sub_opcode: u32) -> Command {
     packet(name, 3, opcode, sub_opcode)
 }
 

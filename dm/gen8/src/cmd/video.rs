@@ -11,25 +11,43 @@ use crate::{Engine, EngineSet};
 
 const VCS: EngineSet = EngineSet::of(&[Engine::Vcs]);
 const VECS: EngineSet = EngineSet::of(&[Engine::Vecs]);
-const VIDEO_ENGINES: EngineSet = EngineSet::of(&[Engine::Vcs, Engine::Vecs]);
+pub(super) const VIDEO_ENGINES: EngineSet = EngineSet::of(&[Engine::Vcs, Engine::Vecs]);
 
-const fn packet(name: &'static str, opcode: u32, a: u32, b: u32, engines: EngineSet) -> Command {
+pub(super) const fn packet(
+    name: &'static str,
+    opcode: u32,
+    a: u32,
+    b: u32,
+    engines: EngineSet,
+) -> Command {
     let value = 3 << 29 | 2 << 27 | opcode << 24 | a << 21 | b << 16;
     Command::new(name, 0xffff_0000, value, engines)
 }
 
 /// Of the video decoder and encoder, with twelve bits of length.
-const fn mfx(name: &'static str, opcode: u32, a: u32, b: u32, dwords: Dwords) -> Command {
+pub(super) const fn mfx(
+    name: &'static str,
+    opcode: u32,
+    a: u32,
+    b: u32,
+    dwords: Dwords,
+) -> Command {
     packet(name, opcode, a, b, VCS).field(12, dwords)
 }
 
 /// Of the video enhancer, with twelve bits of length.
-const fn veb(name: &'static str, b: u32, dwords: Dwords) -> Command {
+pub(super) const fn veb(name: &'static str, b: u32, dwords: Dwords) -> Command {
     packet(name, 4, 0, b, VECS).field(12, dwords)
 }
 
 /// Starts work on a picture, slice or block set up before.
-const fn work(name: &'static str, opcode: u32, a: u32, b: u32, dwords: Dwords) -> Command {
+pub(super) const fn work(
+    name: &'static str,
+    opcode: u32,
+    a: u32,
+    b: u32,
+    dwords: Dwords,
+) -> Command {
     mfx(name, opcode, a, b, dwords).through_state()
 }
 

@@ -1,6 +1,6 @@
 //! Command by command through a buffer.
 
-use super::{Command, Dwords, Flow, decode};
+use super::{Command, Dwords, Flow, Table};
 use crate::Engine;
 
 /// A command in a buffer.
@@ -121,29 +121,26 @@ impl core::fmt::Display for Dwords {
 }
 
 /// The commands of a buffer, up to its end or the first error.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Walk<'a> {
+    table: &'static Table,
     engine: Engine,
     words: &'a [u32],
     offset: usize,
     failed: bool,
 }
 
-/// The commands in `words`, which `engine` would run one after the other.
-///
-/// It goes on behind MI_BATCH_BUFFER_END: what stands there may be reached
-/// by a jump. No allocation; never past the end.
-#[must_use]
-pub const fn walk(engine: Engine, words: &[u32]) -> Walk<'_> {
-    Walk {
-        engine,
-        words,
-        offset: 0,
-        failed: false,
-    }
-}
-
 impl<'a> Walk<'a> {
+    pub(super) const fn new(table: &'static Table, engine: Engine, words: &'a [u32]) -> Self {
+        Self {
+            table,
+            engine,
+            words,
+            offset: 0,
+            failed: false,
+        }
+    }
+
     /// Dwords from the buffer's start to the next command.
     #[must_use]
     pub const fn offset(&self) -> usize {
@@ -153,7 +150,10 @@ impl<'a> Walk<'a> {
     #[inline]
     fn one(&self, rest: &'a [u32], header: u32) -> Result<Item<'a>, WalkError> {
         let offset = self.offset;
-        let command = decode(self.engine, header).ok_or(WalkError::Unknown { offset, header })?;
+        let command = self
+            .table
+            .decode(self.engine, header)
+            .ok_or(WalkError::Unknown { offset, header })?;
         let need = command.dwords(header);
         if !command.lengths.allow(need) {
             return Err(WalkError::Length {

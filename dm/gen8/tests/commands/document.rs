@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use gen8::cmd::{
-    AddressField, Bits, Bytes, CLIENTS, Command, Flow, Guests, Length, Privilege, RegisterField,
-    Space, Touch, Width,
+    AddressField, Bits, Bytes, CLIENTS, Command, Flow, GEN9_ONLY, Guests, Length, Privilege,
+    RegisterField, Space, Touch, Width,
 };
 
 const HEAD: &str = "# Commands
@@ -154,7 +154,8 @@ fn row(c: &Command) -> String {
 
 fn document() -> String {
     let mut doc = HEAD.to_owned();
-    for (client, rows) in CLIENTS {
+    let gen9 = ("Gen9 instead, or besides", GEN9_ONLY);
+    for (client, rows) in CLIENTS.into_iter().chain([gen9]) {
         let _ = write!(
             doc,
             "\n## {client}\n\n\
