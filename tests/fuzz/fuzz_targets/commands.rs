@@ -3,7 +3,7 @@
 #![no_main]
 
 use gen8::Engine;
-use gen8::cmd::{WalkError, walk};
+use gen8::cmd::{GEN8, GEN9, WalkError};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -11,6 +11,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let engine = Engine::ALL[usize::from(first) % Engine::ALL.len()];
+    let table = if first & 0x80 == 0 { &GEN8 } else { &GEN9 };
     let words: Vec<u32> = rest
         .as_chunks()
         .0
@@ -18,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         .map(|b| u32::from_le_bytes(*b))
         .collect();
     let mut at = 0;
-    for step in walk(engine, &words) {
+    for step in table.walk(engine, &words) {
         let item = match step {
             Ok(item) => item,
             Err(e) => {

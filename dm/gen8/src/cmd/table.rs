@@ -39,6 +39,12 @@ pub static CLIENTS: [(&str, &[Command]); 5] = [
     ("Video", VIDEO),
 ];
 
+impl core::fmt::Debug for Table {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 impl Table {
     /// The command that `dw0` starts on `engine`, or `None` when the command
     /// streamer cannot decode it.

@@ -121,7 +121,7 @@ impl core::fmt::Display for Dwords {
 }
 
 /// The commands of a buffer, up to its end or the first error.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Walk<'a> {
     table: &'static Table,
     engine: Engine,

@@ -1,13 +1,22 @@
 //! What holds for every stream.
 
 use gen8::Engine;
-use gen8::cmd::{Item, WalkError, decode, walk};
+use gen8::cmd::{GEN8, GEN9, Item, Table, WalkError};
 use proptest::prelude::*;
 
-use crate::streams::stream;
+use crate::streams::{Stream, stream};
 
 fn engine() -> impl Strategy<Value = Engine> {
     prop::sample::select(Engine::ALL.to_vec())
+}
+
+fn table() -> impl Strategy<Value = &'static Table> {
+    prop_oneof![Just(&GEN8), Just(&GEN9)]
+}
+
+/// A stream of a table, for an engine.
+fn streams() -> impl Strategy<Value = (&'static Table, Engine, Stream)> {
+    (table(), engine()).prop_flat_map(|(t, e)| (Just(t), Just(e), stream(t, e)))
 }
 
 /// A dword that is often the start of something.
@@ -41,10 +50,11 @@ proptest! {
     #[test]
     fn any_dwords_decode_or_fail_for_a_reason(
         words in prop::collection::vec(word(), 0..200),
+        table in table(),
         engine in engine(),
     ) {
         let mut at = 0;
-        let mut steps = walk(engine, &words);
+        let mut steps = table.walk(engine, &words);
         while let Some(step) = steps.next() {
             match step {
                 Ok(item) => {
@@ -58,7 +68,7 @@ proptest! {
                 }
                 Err(e) => {
                     prop_assert_eq!(e.offset(), at);
-                    let found = decode(engine, words[at]);
+                    let found = table.decode(engine, words[at]);
                     match e {
                         WalkError::Unknown { header, .. } => {
                             prop_assert_eq!(header, words[at]);
@@ -84,9 +94,9 @@ proptest! {
     /// its name, whatever the flags and operands.
     #[test]
     fn streams_of_the_table_come_back(
-        (engine, (words, starts)) in engine().prop_flat_map(|e| (Just(e), stream(e))),
+        (table, engine, (words, starts)) in streams(),
     ) {
-        let found: Vec<_> = walk(engine, &words)
+        let found: Vec<_> = table.walk(engine, &words)
             .map(|step| {
                 let item = step.unwrap();
                 ask(&item);
@@ -99,12 +109,12 @@ proptest! {
     /// A stream cut short fails at the command that is cut, not before.
     #[test]
     fn a_cut_stream_fails_where_it_is_cut(
-        (engine, (words, starts)) in engine().prop_flat_map(|e| (Just(e), stream(e))),
+        (table, engine, (words, starts)) in streams(),
         cut in any::<prop::sample::Index>(),
     ) {
         prop_assume!(!words.is_empty());
         let cut = cut.index(words.len());
-        let last = walk(engine, &words[..cut]).last();
+        let last = table.walk(engine, &words[..cut]).last();
         let whole = starts.iter().any(|(at, _)| *at == cut);
         match last {
             Some(Err(WalkError::PastEnd { offset, .. })) => {

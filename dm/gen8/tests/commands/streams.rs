@@ -1,7 +1,7 @@
 //! Streams made from the table.
 
 use gen8::Engine;
-use gen8::cmd::{Command, Length, all};
+use gen8::cmd::{Command, Length, Table};
 use proptest::prelude::*;
 
 /// A stream and, for each command, where it starts and its name.
@@ -33,8 +33,9 @@ fn lengths(command: &Command) -> std::ops::RangeInclusive<u32> {
 }
 
 /// One command of `engine`, with any operands.
-fn command(engine: Engine) -> impl Strategy<Value = (Vec<u32>, &'static str)> {
-    let rows: Vec<&'static Command> = all()
+fn command(table: &Table, engine: Engine) -> impl Strategy<Value = (Vec<u32>, &'static str)> {
+    let rows: Vec<&'static Command> = table
+        .rows()
         .filter(|c| c.engines.contains(engine) && !c.is_group())
         .collect();
     prop::sample::select(rows)
@@ -48,8 +49,8 @@ fn command(engine: Engine) -> impl Strategy<Value = (Vec<u32>, &'static str)> {
 }
 
 /// A stream of commands for one engine.
-pub fn stream(engine: Engine) -> impl Strategy<Value = Stream> {
-    prop::collection::vec(command(engine), 0..40).prop_map(|commands| {
+pub fn stream(table: &Table, engine: Engine) -> impl Strategy<Value = Stream> {
+    prop::collection::vec(command(table, engine), 0..40).prop_map(|commands| {
         let mut words = Vec::new();
         let mut starts = Vec::new();
         for (command, name) in commands {
