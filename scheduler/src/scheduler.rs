@@ -20,6 +20,7 @@ use crate::interrupt::{self, Line};
 use crate::policy::RunLimit;
 use crate::registers::Registers;
 use crate::sync::lock;
+use crate::trace::{self, Trace};
 use crate::vgpu::{Vgpu, VgpuConfig, VgpuError};
 use crate::windows::Windows;
 
@@ -32,6 +33,8 @@ pub struct Config {
     pub own_pages: usize,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Events the trace holds.
+    pub trace_events: usize,
 }
 
 impl Default for Config {
@@ -41,6 +44,7 @@ impl Default for Config {
             // 1 GiB; taken in pieces of 2 MiB as needed.
             own_pages: 1 << 18,
             clock: Arc::new(Monotonic::default()),
+            trace_events: trace::DEFAULT_EVENTS,
         }
     }
 }
@@ -75,6 +79,8 @@ pub struct Scheduler {
     gpu: Arc<Registers>,
     line: Arc<Line>,
     shared: Arc<Shared>,
+    trace: Arc<Trace>,
+    clock: Arc<dyn Clock>,
     vgpus: Arc<Mutex<BTreeMap<u64, Arc<Vgpu>>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -96,6 +102,7 @@ impl Scheduler {
         let windows = Windows::new(Arc::clone(&gpu), pages.allocate()?);
         let reset = Arc::new(Mutex::new(()));
         let limit = RunLimit(config.run_limit);
+        let trace = Arc::new(Trace::new(config.trace_events));
         let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
             let hardware = Hardware::bring_up(
                 engine,
@@ -104,7 +111,8 @@ impl Scheduler {
                 pages.allocate()?,
                 Arc::clone(&reset),
             )?;
-            Ok(EngineUnit::new(hardware, Arc::clone(&config.clock), limit))
+            let clock = Arc::clone(&config.clock);
+            Ok(EngineUnit::new(hardware, clock, limit, Arc::clone(&trace)))
         };
         interrupt::disable(&gpu);
         let engines = Arc::new([
@@ -135,6 +143,8 @@ impl Scheduler {
                 windows,
                 engines,
             }),
+            trace,
+            clock: Arc::clone(&config.clock),
             vgpus: Arc::default(),
             thread: Some(thread),
         })
@@ -163,6 +173,18 @@ impl Scheduler {
             vgpu,
             vgpus: Arc::clone(&self.vgpus),
         })
+    }
+
+    /// What happened on the engines.
+    #[must_use]
+    pub fn trace(&self) -> &Arc<Trace> {
+        &self.trace
+    }
+
+    /// The time of the scheduler's clock, which the trace's events carry.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.clock.now()
     }
 
     /// Everything at this moment.

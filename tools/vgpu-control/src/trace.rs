@@ -1,0 +1,44 @@
+//! What vgpud's trace tells.
+
+use serde::{Deserialize, Serialize};
+
+/// What happened to a vGPU's workload on an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// It is ready for the engine and waits for its turn.
+    Ready,
+    /// It went to the engine.
+    Start {
+        /// In which of the engine's two slots: 0 runs first.
+        slot: u8,
+    },
+    /// The engine's registers became this vGPU's.
+    Switch {
+        /// Registers read for it.
+        reads: u64,
+        /// Registers written for it.
+        writes: u64,
+        /// Nanoseconds it took.
+        ns: u64,
+    },
+    /// The engine's registers become this vGPU's by commands ahead of its
+    /// workload, which waits in the second slot.
+    Handover {
+        /// Registers changed by them.
+        pairs: u64,
+    },
+    /// It ran to its end.
+    Done {
+        /// Nanoseconds it held the engine.
+        ran_ns: u64,
+    },
+    /// It failed or ran over the limit, and left the engine.
+    Failed,
+    /// The vGPU took it back.
+    Cancelled,
+    /// The engine was reset because of it.
+    Reset,
+    /// It is ready and over its cap, and waits for the bound's sake.
+    Throttled,
+}
