@@ -16,6 +16,7 @@ pub mod ggtt;
 pub mod histogram;
 pub mod inspect;
 pub mod interrupt;
+pub mod kept;
 pub mod policy;
 pub mod ppgtt;
 pub mod qmp;
