@@ -8,14 +8,15 @@ use std::time::Duration;
 use gen8::Engine;
 use gpu_bus::Gpu;
 use guest_memory::GuestMemory;
+use vgpu_config::Share;
 use vgpu_ring::Request;
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
-use crate::engine::{BringUpError, EngineUnit, Hardware};
+use crate::engine::{BringUpError, EngineUnit, EngineView, Hardware};
 use crate::events::EventSink;
 use crate::ggtt::GuestGgtt;
-use crate::inspect::{SchedulerView, VgpuView};
+use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
 use crate::interrupt::{self, Line};
 use crate::policy::RunLimit;
 use crate::registers::Registers;
@@ -181,10 +182,16 @@ impl Scheduler {
         &self.trace
     }
 
-    /// The time of the scheduler's clock, which the trace's events carry.
+    /// The clock whose time the trace's events carry.
     #[must_use]
-    pub fn now(&self) -> Duration {
-        self.clock.now()
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The engines at this moment.
+    #[must_use]
+    pub fn engines(&self) -> Vec<EngineView> {
+        self.shared.engines.iter().map(EngineUnit::view).collect()
     }
 
     /// Everything at this moment.
@@ -196,7 +203,7 @@ impl Scheduler {
             windows: self.shared.windows.counts(),
             own_pages: self.shared.pages.used(),
             chunks: self.shared.dma.mapped_chunks(),
-            engines: self.shared.engines.iter().map(EngineUnit::view).collect(),
+            engines: self.engines(),
             vgpus: vgpus.iter().map(|v| v.view()).collect(),
         }
     }
@@ -252,6 +259,18 @@ impl Handle {
     /// The complete ring has room again.
     pub fn flush_events(&self) {
         self.vgpu.flush_events();
+    }
+
+    /// Changes what the vGPU gets of the GPU's time, on every engine, from
+    /// now on.
+    pub fn set_share(&self, share: Share) {
+        self.vgpu.set_share(share);
+    }
+
+    /// What the vGPU did on each engine so far.
+    #[must_use]
+    pub fn lanes(&self) -> [LaneCounters; Engine::COUNT] {
+        self.vgpu.lanes()
     }
 
     /// The vGPU now.

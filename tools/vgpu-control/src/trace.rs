@@ -42,3 +42,31 @@ pub enum What {
     /// It is ready and over its cap, and waits for the bound's sake.
     Throttled,
 }
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceEvent {
+    /// Its number; vgpud counts from 0.
+    pub number: u64,
+    /// When, in nanoseconds of vgpud's clock.
+    pub at_ns: u64,
+    /// The engine's name.
+    pub engine: String,
+    /// Whose: the domain id.
+    pub vgpu: u64,
+    /// What happened.
+    pub what: What,
+}
+
+/// A piece of the trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracePage {
+    /// Process id of vgpud: with another one, events count anew.
+    pub vgpud: u32,
+    /// Events, oldest first.
+    pub events: Vec<TraceEvent>,
+    /// Where to go on.
+    pub next: u64,
+    /// Events from the cursor on that are lost: newer ones took their place.
+    pub missed: u64,
+}
