@@ -106,7 +106,7 @@ impl Rates {
             vgpu(span, lanes, v, now.engines.len())
         });
         Some(Self {
-            seconds: span.0,
+            seconds: round(span.0),
             engines: engines.collect(),
             vgpus: vgpus.collect(),
         })
@@ -122,6 +122,11 @@ fn continues(before: &VgpuSample, now: &VgpuSample) -> bool {
     })
 }
 
+/// Three places are more than a rate means.
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
 /// Seconds.
 #[derive(Clone, Copy)]
 struct Span(f64);
@@ -129,7 +134,7 @@ struct Span(f64);
 impl Span {
     fn per_second(self, before: u64, now: u64) -> f64 {
         if self.0 > 0.0 {
-            as_f64(now.saturating_sub(before)) / self.0
+            round(as_f64(now.saturating_sub(before)) / self.0)
         } else {
             0.0
         }
@@ -137,7 +142,7 @@ impl Span {
 
     /// Of nanoseconds. Two clocks are read apart, so a hair above 100 is 100.
     fn percent(self, before: u64, now: u64) -> f64 {
-        (self.per_second(before, now) / 1e7).min(100.0)
+        round((self.per_second(before, now) / 1e7).min(100.0))
     }
 }
 
@@ -185,7 +190,7 @@ fn vgpu(span: Span, before: &[LaneSample], now: &VgpuSample, engines: usize) -> 
         name: now.name.clone(),
         state: now.state,
         share: now.share,
-        total_percent: busy_percent.iter().sum(),
+        total_percent: round(busy_percent.iter().sum()),
         busy_percent,
         wait_us_p50: wait_us(50),
         wait_us_p99: wait_us(99),
@@ -194,7 +199,7 @@ fn vgpu(span: Span, before: &[LaneSample], now: &VgpuSample, engines: usize) -> 
             0,
             more(|l| l.switches).saturating_add(more(|l| l.handovers)),
         ),
-        accesses_saved_percent: (needed > 0).then(|| as_f64(saved) * 100.0 / as_f64(needed)),
+        accesses_saved_percent: (needed > 0).then(|| round(as_f64(saved) * 100.0 / as_f64(needed))),
         copied_bytes_per_second: span.per_second(0, more(|l| l.bytes_copied)),
         overruns: more(|l| l.overruns),
         throttled: more(|l| l.throttled),

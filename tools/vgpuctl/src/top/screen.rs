@@ -134,7 +134,7 @@ impl View<'_> {
         line.push(Style::Plain, format!("] {:5.1}%", e.busy_percent));
         let domain = |id: Option<u64>| id.map_or("-".into(), |id| format!("dom {id}"));
         let text = format!(
-            "  runs {:<8} owner {:<8} waiting {:<3} switches {:.0}+{:.0}/s {:.1}%",
+            "  runs {:<8} owner {:<8} waiting {:<3} switches {:.0}/s, handed over {:.0}/s, {:.1}%",
             domain(e.running),
             domain(e.owner),
             e.waiting,

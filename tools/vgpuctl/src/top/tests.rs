@@ -196,7 +196,7 @@ fn the_screen_shows_engines_and_vgpus() {
         " ".repeat(10)
     );
     assert!(lines[1].starts_with(&bar), "{}", lines[1]);
-    assert!(lines[1].contains("owner dom 6    waiting 2   switches 0+0/s"));
+    assert!(lines[1].contains("owner dom 6    waiting 2   switches 0/s, handed over 0/s, 0.0%"));
     assert!(lines[4].starts_with("DOMID NAME           WEIGHT  CAP  SLICE   PRIO  RCS0%  BCS0%"));
     assert!(lines[5].starts_with("    5 guest-5           100    -    1ms normal   50.0    0.0"));
     assert!(lines[5].contains("50us") && lines[5].contains("95.0%"));
