@@ -1,5 +1,6 @@
 //! `vgpuctl set`: what a running vGPU gets of the GPU's time.
 
+use vgpu_config::KEYS;
 use vgpu_control::{ClientRequest, Held};
 
 use crate::daemon::Daemon;
@@ -14,14 +15,21 @@ pub struct Args {
     /// The guest.
     domid: u16,
 
-    /// weight=1..10000, cap=0..100 (percent, 0 for none), slice=0.1..16 (ms),
-    /// priority=low|normal|high; or `default` for what the guest's
-    /// configuration says.
-    #[arg(required = true, value_name = "KEY=VALUE")]
+    // What each key allows is in one table.
+    #[arg(required = true, value_name = "KEY=VALUE", help = keys())]
     changes: Vec<String>,
 
     #[command(flatten)]
     daemon: Daemon,
+}
+
+fn keys() -> String {
+    let live = KEYS.iter().filter(|k| k.live);
+    let keys: Vec<String> = live
+        .map(|k| format!("{} ({})", k.name, k.allowed()))
+        .collect();
+    let keys = keys.join("; ");
+    format!("{keys}. Or `default`, for what the guest's configuration says")
 }
 
 /// Runs it.
@@ -39,4 +47,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         eprintln!("it holds until the guest or vgpud ends: {reason}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_tells_what_can_be_set() {
+        let keys = keys();
+        assert!(keys.starts_with("weight (1 to 10000); cap (0 to 100); slice (0.1 to 16); "));
+        assert!(!keys.contains("slot"));
+    }
 }

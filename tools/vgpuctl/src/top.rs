@@ -35,7 +35,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// How many looks to print; without it, until interrupted.
+    /// How many looks to print, and no screen. Without it, looks are printed
+    /// until interrupted.
     #[arg(short = 'n', long = "count", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
