@@ -39,7 +39,7 @@ pub fn run(args: &Args, form: Form) -> anyhow::Result<()> {
                 }
             }
             Err(e) => {
-                eprintln!("vgpud: {e:#}; trying again");
+                eprintln!("{e:#}; trying again");
                 last = None;
             }
         }

@@ -83,10 +83,7 @@ impl View<'_> {
     pub fn lines(&self) -> Vec<Line> {
         let mut lines = vec![self.title()];
         if let Some(trouble) = self.trouble {
-            lines.push(Line::of(
-                Style::Alarm,
-                format!("vgpud: {trouble}; trying again"),
-            ));
+            lines.push(Line::of(Style::Alarm, format!("{trouble}; trying again")));
         }
         match self.rates {
             None if self.trouble.is_none() => lines.push(Line::of(Style::Plain, "looking")),

@@ -242,7 +242,7 @@ fn trouble_is_told() {
     assert_eq!(texts(&view.lines())[1], "looking");
     view.trouble = Some("vgpud does not run");
     let lines = view.lines();
-    assert_eq!(lines[1].text(), "vgpud: vgpud does not run; trying again");
+    assert_eq!(lines[1].text(), "vgpud does not run; trying again");
     assert_eq!(lines[1].0[0].0, Style::Alarm);
     assert_eq!(lines.len(), 2);
 }
