@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::daemon::Daemon;
+pub use snapshot::Snapshot;
 
 /// Shows who uses the GPU, as it changes.
 ///

@@ -11,6 +11,7 @@ use anyhow::Context;
 use vgpu_control::{ClientRequest, TraceEvent, TracePage};
 
 use crate::daemon::Daemon;
+use crate::top::Snapshot;
 
 /// Shows what happened on the engines: a line an event, oldest first.
 ///
@@ -48,7 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     reader.go_back(args.events.unwrap_or(default));
     if let Some(path) = &args.chrome {
         let events = reader.up_to_end()?;
-        let text = serde_json::to_string(&chrome::document(&events))?;
+        let text = serde_json::to_string(&chrome::document(&events, &names(&args.daemon)?))?;
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         println!("{} events in {}", events.len(), path.display());
         return Ok(());
@@ -58,6 +59,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Err(e) if broken_pipe(&e) => Ok(()),
         other => other,
     }
+}
+
+/// The guests' names by domain. Guests that are gone have none.
+fn names(daemon: &Daemon) -> anyhow::Result<chrome::Names> {
+    let vgpus = Snapshot::take(daemon)?.vgpus.into_iter();
+    Ok(vgpus
+        .filter_map(|v| Some((v.domid.into(), v.name?)))
+        .collect())
 }
 
 fn broken_pipe(e: &anyhow::Error) -> bool {

@@ -72,8 +72,11 @@ impl Place {
     }
 }
 
+/// Guests' names by domain.
+pub type Names = BTreeMap<u64, String>;
+
 /// The document for `events`, oldest first.
-pub fn document(events: &[TraceEvent]) -> Value {
+pub fn document(events: &[TraceEvent], names: &Names) -> Value {
     let mut engines: Vec<&str> = events.iter().map(|e| e.engine.as_str()).collect();
     engines.sort_unstable();
     engines.dedup();
@@ -89,7 +92,7 @@ pub fn document(events: &[TraceEvent]) -> Value {
         out.extend(track.take(place, event));
     }
     let end = events.last().map_or(0, |e| e.at_ns);
-    let mut names = Vec::new();
+    let mut metadata = Vec::new();
     let mut process = 0;
     for (place, track) in &tracks {
         let dom = format!("dom {}", place.thread);
@@ -101,12 +104,14 @@ pub fn document(events: &[TraceEvent]) -> Value {
         if place.process != process {
             process = place.process;
             let engine = engines.get(process - 1).copied().unwrap_or_default();
-            names.push(place.named("process_name", engine));
+            metadata.push(place.named("process_name", engine));
         }
-        names.push(place.named("thread_name", &dom));
+        let guest = names.get(&place.thread);
+        let track_name = guest.map_or(dom.clone(), |name| format!("{dom} {name}"));
+        metadata.push(place.named("thread_name", &track_name));
     }
-    names.extend(out);
-    json!({"displayTimeUnit": "ns", "traceEvents": names})
+    metadata.extend(out);
+    json!({"displayTimeUnit": "ns", "traceEvents": metadata})
 }
 
 impl Started {

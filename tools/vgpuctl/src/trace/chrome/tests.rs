@@ -22,7 +22,8 @@ fn workloads_are_complete_events_on_their_vgpus_track() {
         writes: 2,
         ns: 300,
     };
-    let document = document(&[
+    let names = Names::from([(7, "web".into())]);
+    let events = [
         event(1000, "rcs0", 5, What::Ready),
         event(2000, "rcs0", 5, switch),
         event(2500, "rcs0", 5, What::Start { slot: 0 }),
@@ -33,7 +34,8 @@ fn workloads_are_complete_events_on_their_vgpus_track() {
         event(9700, "bcs0", 6, What::Failed),
         event(9800, "bcs0", 6, What::Start { slot: 0 }),
         event(9900, "rcs0", 7, What::Throttled),
-    ]);
+    ];
+    let document = document(&events, &names);
     assert_eq!(document["displayTimeUnit"], "ns");
     let names: Vec<_> = of(&document, "M")
         .into_iter()
@@ -47,7 +49,7 @@ fn workloads_are_complete_events_on_their_vgpus_track() {
             "thread_name 1 dom 6",
             "process_name 2 rcs0",
             "thread_name 2 dom 5",
-            "thread_name 2 dom 7",
+            "thread_name 2 dom 7 web",
         ]
     );
     let runs: Vec<_> = of(&document, "X")
@@ -76,12 +78,16 @@ fn workloads_are_complete_events_on_their_vgpus_track() {
 
 #[test]
 fn a_trace_that_begins_in_the_middle_is_shown_as_far_as_it_goes() {
-    let document = document(&[
+    let events = [
         event(100, "rcs0", 5, What::Done { ran_ns: 7000 }),
         event(200, "rcs0", 5, What::Cancelled),
-    ]);
+    ];
+    let document = document(&events, &Names::new());
     let runs = of(&document, "X");
     assert_eq!((runs.len(), &runs[0]["ts"]), (1, &json!(0.0)));
     assert_eq!(of(&document, "i")[0]["name"], "cancelled");
-    assert_eq!(super::document(&[])["traceEvents"], json!([]));
+    assert_eq!(
+        super::document(&[], &Names::new())["traceEvents"],
+        json!([])
+    );
 }
