@@ -25,6 +25,10 @@ mod bucket;
 mod claim;
 mod class;
 mod limit;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -384,45 +388,5 @@ impl Policy {
             expected,
             counted: 0,
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
-
-    #[test]
-    fn each_gets_its_turn_before_anyone_gets_another() {
-        let mut policy = Policy::new();
-        let mut ran = Vec::new();
-        for v in [1, 2, 3] {
-            policy.ready(v, ms(0));
-        }
-        for i in 0..7 {
-            let v = policy.take(ms(i)).unwrap();
-            ran.push(v);
-            policy.ready(v, ms(i));
-            policy.charge(v, ms(1), ms(i + 1));
-        }
-        assert_eq!(ran, [1, 2, 3, 1, 2, 3, 1]);
-    }
-
-    #[test]
-    fn ready_twice_is_one_turn_and_a_removed_one_has_none() {
-        let mut policy = Policy::new();
-        policy.ready(1, ms(0));
-        policy.ready(1, ms(0));
-        policy.ready(2, ms(0));
-        policy.ready(3, ms(0));
-        assert_eq!(policy.waiting(), 3);
-        policy.remove(1);
-        policy.withdraw(3);
-        assert_eq!(policy.take(ms(0)), Some(2));
-        assert_eq!(policy.take(ms(0)), None);
-        assert_eq!(policy.waiting(), 0);
     }
 }

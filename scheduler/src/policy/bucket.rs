@@ -41,7 +41,9 @@ impl Bucket {
 
     /// Uses nanoseconds, or gives back ones that were not used after all.
     pub fn spend(&mut self, ns: i128, now: Duration) {
-        self.tokens = self.tokens_at(now) - ns * PER_NANOSECOND;
+        // It fills while work runs, too: only the balance can be too much.
+        let balance = self.tokens + self.filled(now) - ns * PER_NANOSECOND;
+        self.tokens = balance.min(capacity(self.percent));
         self.at = self.at.max(now);
     }
 
@@ -61,9 +63,12 @@ impl Bucket {
         now.saturating_add(wait)
     }
 
+    fn filled(&self, now: Duration) -> Tokens {
+        nanos(now.saturating_sub(self.at)) * i128::from(self.percent)
+    }
+
     fn tokens_at(&self, now: Duration) -> Tokens {
-        let filled = nanos(now.saturating_sub(self.at)) * i128::from(self.percent);
-        (self.tokens + filled).min(capacity(self.percent))
+        (self.tokens + self.filled(now)).min(capacity(self.percent))
     }
 }
 
@@ -85,12 +90,13 @@ mod tests {
     fn it_fills_at_its_rate_and_no_further_than_full() {
         let mut b = Bucket::new(20, ms(0)).unwrap();
         assert_eq!(b.enough_at(20 * MS, 0, ms(0)), ms(0));
-        b.spend(20 * MS, ms(1000));
-        assert_eq!(b.enough_at(MS, 0, ms(1000)), ms(1005));
-        assert_eq!(b.enough_at(MS, 2 * MS, ms(1001)), ms(1015));
+        b.spend(20 * MS, ms(0));
+        assert_eq!(b.enough_at(MS, 0, ms(0)), ms(5));
+        assert_eq!(b.enough_at(MS, 2 * MS, ms(1)), ms(15));
         // A year later it holds a period's worth.
-        b.spend(20 * MS, ms(31_536_000_000));
-        assert_eq!(b.enough_at(MS, 0, ms(31_536_000_000)), ms(31_536_000_005));
+        let year = ms(31_536_000_000);
+        assert_eq!(b.enough_at(20 * MS, 0, year), year);
+        assert_eq!(b.enough_at(20 * MS, MS, year), year + ms(5));
     }
 
     #[test]
@@ -98,8 +104,9 @@ mod tests {
         let mut b = Bucket::new(10, ms(0)).unwrap();
         assert_eq!(b.enough_at(1000 * MS, 0, ms(0)), ms(0));
         b.spend(1000 * MS, ms(1000));
-        // 990 ms of debt at a tenth of the time, then a full bucket again.
-        assert_eq!(b.enough_at(1000 * MS, 0, ms(1000)), ms(11_000));
+        // It filled by 100 ms meanwhile: 890 ms of debt at a tenth of the
+        // time, then a full bucket again.
+        assert_eq!(b.enough_at(1000 * MS, 0, ms(1000)), ms(10_000));
     }
 
     #[test]
