@@ -20,6 +20,7 @@ pub mod ppgtt;
 pub mod qmp;
 pub mod registers;
 pub mod scheduler;
+pub mod switch;
 mod sync;
 pub mod vgpu;
 pub mod windows;

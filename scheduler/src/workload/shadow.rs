@@ -19,6 +19,9 @@ pub struct Shadow {
     registers: Option<Arc<HostPage>>,
     /// By page of the ring; pages appear when first used.
     ring: Vec<Option<Arc<HostPage>>>,
+    /// A batch has run that nobody looked at: MI_SET_PREDICATE in it may turn
+    /// commands of a later ring into no-ops.
+    pub(super) unaudited: bool,
 }
 
 impl Shadow {
