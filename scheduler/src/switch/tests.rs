@@ -1,6 +1,7 @@
 //! The switch against a GPU that is storage, register by register.
 
 mod model;
+mod property;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use gpu_bus::Gpu;
 
 use super::*;
 use crate::registers::Registers;
-use model::Storage;
+use model::ModelGpu;
 
-fn gpu() -> (Arc<Storage>, Registers) {
-    let storage = Arc::new(Storage::default());
+fn gpu() -> (Arc<ModelGpu>, Registers) {
+    let storage = Arc::new(ModelGpu::default());
     let gpu = Registers::new(Arc::clone(&storage) as Arc<dyn Gpu>);
     (storage, gpu)
 }
