@@ -6,7 +6,6 @@
 //! between threads beyond the interrupt itself.
 
 mod hardware;
-mod switch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -19,11 +18,11 @@ use vgpu_ring::FaultReason;
 use crate::clock::Clock;
 use crate::counters::{Counters, EngineCounters};
 use crate::policy::{RunLimit, Turns};
+use crate::switch::{RegisterFile, SwitchMode, Switcher};
 use crate::sync::lock;
 use crate::trace::{Trace, What};
 use crate::workload::Workload;
 pub use hardware::{BringUpError, Hardware, ResetFailed};
-pub use switch::{SwitchCost, VgpuRegisters, allowed_nonpriv, engine_of};
 
 /// How a workload left the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +45,7 @@ pub trait Client: Send + Sync {
     /// Its id.
     fn id(&self) -> u64;
     /// Its values of the registers that a switch carries over.
-    fn registers(&self, engine: Engine) -> &Arc<Mutex<VgpuRegisters>>;
+    fn registers(&self, engine: Engine) -> &Arc<Mutex<RegisterFile>>;
     /// Where to count.
     fn counters(&self, engine: Engine) -> &Counters;
     /// The engine raised interrupts and goes on.
@@ -71,7 +70,7 @@ struct Running {
 
 struct Owner {
     vgpu: u64,
-    registers: Arc<Mutex<VgpuRegisters>>,
+    registers: Arc<Mutex<RegisterFile>>,
 }
 
 struct State {
@@ -79,6 +78,7 @@ struct State {
     ready: HashMap<u64, Ready>,
     running: Option<Running>,
     owner: Option<Owner>,
+    switcher: Switcher,
     tag: u32,
     /// The engine did not come back from a reset.
     dead: Option<String>,
@@ -152,8 +152,9 @@ impl EngineUnit {
         limit: RunLimit,
         trace: Arc<Trace>,
     ) -> Self {
+        let engine = hardware.engine();
         Self {
-            engine: hardware.engine(),
+            engine,
             hardware,
             limit,
             trace,
@@ -165,6 +166,7 @@ impl EngineUnit {
                 ready: HashMap::new(),
                 running: None,
                 owner: None,
+                switcher: Switcher::new(engine, SwitchMode::default()),
                 tag: 0,
                 dead: None,
                 resets: 0,
@@ -213,8 +215,11 @@ impl EngineUnit {
             }
         };
         if state.owner.as_ref().is_some_and(|o| o.vgpu == id) {
-            self.hardware
-                .apply_pending(job.client.registers(self.engine));
+            let mut file = lock(job.client.registers(self.engine));
+            self.hardware.resume(&mut state.switcher, &mut file);
+            if job.workload.restore_inhibit {
+                self.hardware.clear_context(&mut state.switcher, &mut file);
+            }
         } else {
             self.switch(state, id, &job);
         }
@@ -236,12 +241,16 @@ impl EngineUnit {
         let registers = job.client.registers(self.engine);
         let before = self.clock.now();
         let outgoing = state.owner.take();
+        let mut out = outgoing.as_ref().map(|o| lock(&o.registers));
+        let mut file = lock(registers);
+        let switcher = &mut state.switcher;
         let mut cost = self
             .hardware
-            .switch(outgoing.as_ref().map(|o| o.registers.as_ref()), registers);
+            .switch(switcher, out.as_deref_mut(), &mut file);
         if job.workload.restore_inhibit {
-            cost += self.hardware.clear_context();
+            cost += self.hardware.clear_context(switcher, &mut file);
         }
+        drop((out, file));
         counters.switches.add(1);
         counters.switch_reads.add(cost.reads);
         counters.switch_writes.add(cost.writes);
@@ -314,6 +323,11 @@ impl EngineUnit {
         let mine = bits & crate::audit::GUEST_INTERRUPTS;
         let left = if completed {
             let left = self.take(&mut state, Outcome::Done, mine);
+            if let Some(left) = &left {
+                let registers = left.job.client.registers(self.engine);
+                let effects = &left.job.workload.effects;
+                state.switcher.ran(&mut lock(registers), effects);
+            }
             self.start_next(&mut state);
             left
         } else if bits & irq::ERROR != 0 {
@@ -366,9 +380,11 @@ impl EngineUnit {
         if let Some(running) = &state.running {
             self.trace(running.job.client.id(), What::Reset);
         }
-        // What the engine held is gone. Values not saved since the last
-        // switch are the workload's own, and it failed.
-        state.owner = None;
+        // What the engine held is gone, the owner's values with it.
+        if let Some(owner) = state.owner.take() {
+            lock(&owner.registers).reset();
+        }
+        state.switcher.reset();
         if let Err(e) = self.hardware.reset() {
             log::error!("{}: {e}; out of use", self.engine.sysfs_name());
             state.dead = Some(e.to_string());

@@ -17,11 +17,11 @@ use vgpu_ring::{Event, FaultReason, Request};
 
 use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
-use crate::engine::VgpuRegisters;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
 use crate::ppgtt::ShadowTables;
 use crate::scheduler::Shared;
+use crate::switch::RegisterFile;
 use crate::sync::lock;
 use crate::workload::Shadow;
 pub use config::{VgpuConfig, VgpuError};
@@ -36,7 +36,7 @@ struct LaneSlot {
     /// Notified when the active element leaves.
     idle: Condvar,
     counters: Counters,
-    registers: Arc<Mutex<VgpuRegisters>>,
+    registers: Arc<Mutex<RegisterFile>>,
 }
 
 /// One vGPU.
@@ -76,7 +76,7 @@ impl Vgpu {
                 lane: Mutex::default(),
                 idle: Condvar::new(),
                 counters: Counters::default(),
-                registers: Arc::new(Mutex::new(VgpuRegisters::new(engine))),
+                registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
             }),
             outbox: Mutex::new(Outbox::new(events)),
             refusals: Mutex::default(),
@@ -113,7 +113,7 @@ impl Vgpu {
             }
             Request::WriteRegister { offset, value } => {
                 // What no switch carries over is the device model's affair.
-                if let Some(engine) = crate::engine::engine_of(offset) {
+                if let Some(engine) = crate::switch::engine_of(offset) {
                     lock(&self.slot(engine).registers).write(offset, value);
                 }
             }
@@ -313,11 +313,7 @@ impl Vgpu {
                         waiting_loads: loads,
                         stopped,
                         counters: self.counter_values(engine),
-                        registers: lock(&slot.registers)
-                            .view()
-                            .into_iter()
-                            .map(|(n, v)| (n.to_owned(), v))
-                            .collect(),
+                        registers: lock(&slot.registers).view().into_iter().collect(),
                     }
                 })
                 .collect(),

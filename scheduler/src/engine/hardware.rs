@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gen8::csb::{self, Descriptor};
-use gen8::{Engine, irq, regs, ring};
+use gen8::{Engine, irq, ring};
 
-use super::switch::{SwitchCost, VgpuRegisters, apply_pending, switch};
 use crate::dma::HostPage;
 use crate::registers::Registers;
+use crate::switch::{RegisterFile, SwitchCost, Switcher};
 use crate::sync::lock;
 use crate::windows::{NoRoom, Pin, Windows};
 
@@ -229,36 +229,24 @@ impl Hardware {
         }
     }
 
-    /// Carries the registers over from `outgoing`, if there is one, to
-    /// `incoming`.
+    /// [`Switcher::switch`] on this engine.
     pub fn switch(
         &self,
-        outgoing: Option<&Mutex<VgpuRegisters>>,
-        incoming: &Mutex<VgpuRegisters>,
+        switcher: &mut Switcher,
+        outgoing: Option<&mut RegisterFile>,
+        incoming: &mut RegisterFile,
     ) -> SwitchCost {
-        switch(&self.gpu, outgoing, incoming)
+        switcher.switch(&self.gpu, outgoing, incoming)
     }
 
-    /// Gives the GPU what its vGPU wrote since it last ran.
-    pub fn apply_pending(&self, registers: &Mutex<VgpuRegisters>) {
-        apply_pending(&self.gpu, registers);
+    /// [`Switcher::resume`] on this engine.
+    pub fn resume(&self, switcher: &mut Switcher, file: &mut RegisterFile) -> SwitchCost {
+        switcher.resume(&self.gpu, file)
     }
 
-    /// Clears the registers that belong to a context. A context that does
-    /// not load them would otherwise start with another guest's.
-    pub fn clear_context(&self) -> SwitchCost {
-        let mut cost = SwitchCost::default();
-        for offset in regs::context(self.engine) {
-            // In-context registers of the switch list hold the incoming
-            // vGPU's values already.
-            if gen8::switched::find(offset).is_some() {
-                continue;
-            }
-            let value = if regs::masked(offset) { 0xffff_0000 } else { 0 };
-            self.gpu.write32(offset, value);
-            cost.writes += 1;
-        }
-        cost
+    /// [`Switcher::clear_context`] on this engine.
+    pub fn clear_context(&self, switcher: &mut Switcher, file: &mut RegisterFile) -> SwitchCost {
+        switcher.clear_context(&self.gpu, file)
     }
 }
 

@@ -9,7 +9,8 @@ use vgpu_ring::{Event, FaultReason};
 use super::lane::Active;
 use super::{REFUSALS, Vgpu, index};
 use crate::counters::Counters;
-use crate::engine::{Client, Outcome, VgpuRegisters};
+use crate::engine::{Client, Outcome};
+use crate::switch::RegisterFile;
 use crate::sync::lock;
 use crate::workload::{self, Element, PrepareError, Shadow, Source, Workload};
 
@@ -93,7 +94,7 @@ impl Client for Vgpu {
         self.config.id
     }
 
-    fn registers(&self, engine: Engine) -> &Arc<Mutex<VgpuRegisters>> {
+    fn registers(&self, engine: Engine) -> &Arc<Mutex<RegisterFile>> {
         &self.slot(engine).registers
     }
 

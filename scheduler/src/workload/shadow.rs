@@ -20,6 +20,9 @@ pub struct Shadow {
     registers: Option<Arc<HostPage>>,
     /// It only grows: another length would be another window.
     ring: Vec<Arc<HostPage>>,
+    /// A batch has run that nobody looked at: MI_SET_PREDICATE in it may turn
+    /// commands of a later ring into no-ops.
+    pub(super) unaudited: bool,
 }
 
 impl Shadow {
