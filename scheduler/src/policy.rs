@@ -73,6 +73,8 @@ pub struct Policy {
     /// Highest first.
     classes: [Class; 3],
     throttled: BTreeSet<(Duration, u64)>,
+    /// Those that a cap took out of the queue since they were last asked for.
+    held_back: Vec<u64>,
     /// In the order of taking, which is that of running.
     flights: VecDeque<Flight>,
     turn: Option<Turn>,
@@ -175,6 +177,7 @@ impl Policy {
                 claim.state = State::Throttled(until);
                 self.throttled.insert((until, vgpu));
                 self.claims.insert(vgpu, claim);
+                self.held_back.push(vgpu);
                 continue;
             }
             self.start(place, claim);
@@ -212,6 +215,12 @@ impl Policy {
     #[must_use]
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
         self.throttled.first().map(|&(at, _)| at.max(now))
+    }
+
+    /// Who was ready in a [`Policy::take`] and did not get the engine because
+    /// of its cap, since the last call.
+    pub fn held_back(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.held_back)
     }
 
     /// How many vGPUs wait, those over their caps included.

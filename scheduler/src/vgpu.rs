@@ -7,7 +7,7 @@ mod worker;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gen8::csb::Descriptor;
 use gen8::{Engine, EngineSet};
@@ -33,8 +33,6 @@ const REFUSALS: usize = 16;
 
 struct LaneSlot {
     lane: Mutex<Lane>,
-    /// Notified when the active element leaves.
-    idle: Condvar,
     counters: Counters,
     registers: Arc<Mutex<RegisterFile>>,
 }
@@ -74,7 +72,6 @@ impl Vgpu {
             tables,
             lanes: Engine::ALL.map(|engine| LaneSlot {
                 lane: Mutex::default(),
-                idle: Condvar::new(),
                 counters: Counters::default(),
                 registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
             }),
@@ -85,6 +82,7 @@ impl Vgpu {
             worker: Worker::default(),
         });
         worker::start(&vgpu)?;
+        vgpu.set_share(vgpu.config.share);
         Ok(vgpu)
     }
 
@@ -213,20 +211,8 @@ impl Vgpu {
         for engine in engines.iter() {
             let slot = self.slot(engine);
             lock(&slot.lane).clear();
-            let unit = &self.shared.engines[engine.index()];
-            let work = unit.cancel(self.id());
+            self.shared.engines[engine.index()].cancel(self.id());
             let mut lane = lock(&slot.lane);
-            if work.is_some() {
-                drop(work);
-                lane.active = None;
-            }
-            // It left the engine by itself and is being finished.
-            while lane.active.is_some() {
-                lane = slot
-                    .idle
-                    .wait(lane)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
-            }
             if reset {
                 lane.stopped = false;
                 lock(&slot.registers).reset();
@@ -247,7 +233,7 @@ impl Vgpu {
         // The worker may have started what it was preparing.
         self.quiesce(EngineSet::ALL, false);
         for unit in self.shared.engines.iter() {
-            unit.disown(self.id());
+            unit.forget(self.id());
         }
         self.shared.windows.forget_vgpu(self.id());
         for slot in &self.lanes {
@@ -265,6 +251,9 @@ impl Vgpu {
     /// Changes what it gets of the GPU's time, on every engine.
     pub(crate) fn set_share(&self, share: Share) {
         *lock(&self.share) = share;
+        for unit in self.shared.engines.iter() {
+            unit.set_share(self.id(), share);
+        }
     }
 
     /// An engine's counters now, with what runs there.

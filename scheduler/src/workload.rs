@@ -228,11 +228,11 @@ pub fn prepare(
 }
 
 impl Workload {
-    /// Puts register changes in front of its commands, for a run that begins
+    /// Puts commands in front of its own, or none, for a run that begins
     /// right behind another vGPU's. Returns whether there is room. It must
     /// not be at the engine.
-    pub fn set_prologue(&mut self, pairs: &[(u32, u32)]) -> bool {
-        let head = self.held.as_ref().and_then(|h| h.ring.prologue(pairs));
+    pub fn set_prologue(&mut self, commands: &[u32]) -> bool {
+        let head = self.held.as_ref().and_then(|h| h.ring.prologue(commands));
         if let Some(head) = head {
             self.set_register(lrc::RING_HEAD, head);
         }
