@@ -5,6 +5,7 @@ mod failures;
 mod one_guest;
 mod scripted;
 mod seen;
+mod slots;
 mod storm;
 mod stuck;
 mod two_guests;
