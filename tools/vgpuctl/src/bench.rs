@@ -6,6 +6,7 @@ mod mmio;
 mod nowhere;
 mod ring;
 mod spread;
+mod switch;
 
 use clap::Subcommand;
 
@@ -21,6 +22,7 @@ enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
     Aperture(aperture::Args),
+    Switch(switch::Args),
 }
 
 /// Runs it.
@@ -32,5 +34,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
         Bench::Aperture(args) => aperture::run(args),
+        Bench::Switch(args) => switch::run(args),
     }
 }
