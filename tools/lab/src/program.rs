@@ -28,6 +28,10 @@ pub const FOR_IMAGES: &[Needed] = &[
         package: "gzip",
     },
     Needed {
+        name: "xz",
+        package: "xz-utils",
+    },
+    Needed {
         name: "cp",
         package: "coreutils",
     },
