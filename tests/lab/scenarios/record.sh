@@ -18,13 +18,13 @@ for guest in "g1 bookworm-6.1" "g2 trixie-6.12"; do
     guest_create "$name"
     stage "guest $name boots"
     guest_ready "$name" $boot_limit
-    stage "$name: i915 probes"
-    guest_do "$name" 300 i915 probe
+    stage "$name: i915 is loaded"
+    guest_do "$name" 300 i915 bind
     stage "$name: work on all engines"
     guest_do "$name" 60 work start all --engine all --passes 4 --buffers 2 --seconds "$seconds"
     guest_wait "$name" '^LAB work-exit/all ' $((seconds + 120)) "end of gpu-work"
     inspect "$name" worked
-    guest_do "$name" 120 i915 report
+    guest_do "$name" 120 i915 complaints
     stage "guest $name goes"
     guest_start "$name" poweroff
     guest_gone "$name" 60

@@ -32,8 +32,8 @@ for guest in "g1 100" "g2 300"; do
     guest_create "$name"
     stage "guest $name boots"
     guest_ready "$name" $boot_limit
-    stage "$name: i915 probes"
-    guest_do "$name" 300 i915 probe
+    stage "$name: i915 is loaded"
+    guest_do "$name" 300 i915 bind
     inspect "$name" probe
 done
 
@@ -59,7 +59,7 @@ for name in g1 g2; do
 done
 for name in g1 g2; do
     guest_wait "$name" '^LAB work-exit/share ' 120 "end of gpu-work"
-    guest_do "$name" 120 i915 report
+    guest_do "$name" 120 i915 complaints
 done
 
 stage "both guests go"

@@ -29,7 +29,10 @@ impl Images {
     /// Takes the images from the cache, building them first if this recipe has
     /// not been built yet.
     pub fn ensure(cache: &Cache) -> anyhow::Result<Self> {
-        let dir = cached(cache, "images", &rootfs::recipe(), rootfs::build)?;
+        let dir = cached(cache, "images", &rootfs::recipe(), |out| {
+            program::require(program::FOR_IMAGES)?;
+            rootfs::build(out)
+        })?;
         Ok(Self { dir })
     }
 
@@ -83,6 +86,7 @@ impl KernelImage {
         };
         let name = format!("kernel-{suite}");
         let dir = cached(cache, &name, &kernel::recipe(suite), |out| {
+            program::require(program::FOR_KERNELS)?;
             kernel::build(suite, out)
         })?;
         Ok(Some(Self::at(dir)))
@@ -104,7 +108,6 @@ fn cached(
     if dir.is_dir() {
         return Ok(dir);
     }
-    program::require(program::FOR_IMAGES)?;
     // Built aside and renamed: an interrupted build leaves no image that
     // looks complete.
     let unfinished = cache.root().join("unfinished");

@@ -28,12 +28,20 @@ pub const FOR_IMAGES: &[Needed] = &[
         package: "gzip",
     },
     Needed {
-        name: "xz",
-        package: "xz-utils",
-    },
-    Needed {
         name: "cp",
         package: "coreutils",
+    },
+];
+
+/// To build the image of a guests' kernel.
+pub const FOR_KERNELS: &[Needed] = &[
+    Needed {
+        name: "mmdebstrap",
+        package: "mmdebstrap",
+    },
+    Needed {
+        name: "xz",
+        package: "xz-utils",
     },
 ];
 
