@@ -1,7 +1,9 @@
 //! `vgpuctl bench`: how fast single parts are, without Xen.
 
+mod aperture;
 mod eventfd;
 mod mmio;
+mod nowhere;
 mod ring;
 mod spread;
 
@@ -18,6 +20,7 @@ pub struct Args {
 enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
+    Aperture(aperture::Args),
 }
 
 /// Runs it.
@@ -28,5 +31,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.bench {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
+        Bench::Aperture(args) => aperture::run(args),
     }
 }
