@@ -17,9 +17,10 @@ use gen8::{Engine, irq, ring};
 use vgpu_ring::FaultReason;
 
 use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::counters::{Counters, EngineCounters};
 use crate::policy::{RunLimit, Turns};
 use crate::sync::lock;
+use crate::trace::{Trace, What};
 use crate::workload::Workload;
 pub use hardware::{BringUpError, Hardware, ResetFailed};
 pub use switch::{SwitchCost, VgpuRegisters, allowed_nonpriv, engine_of};
@@ -58,6 +59,7 @@ pub trait Client: Send + Sync {
 struct Ready {
     client: Arc<dyn Client>,
     workload: Box<Workload>,
+    since: Duration,
 }
 
 struct Running {
@@ -96,6 +98,9 @@ pub struct EngineUnit {
     hardware: Hardware,
     clock: Arc<dyn Clock>,
     limit: RunLimit,
+    trace: Arc<Trace>,
+    totals: EngineCounters,
+    up_since: Duration,
     state: Mutex<State>,
 }
 
@@ -112,6 +117,16 @@ pub struct EngineView {
     pub owner: Option<u64>,
     /// vGPUs that wait.
     pub waiting: usize,
+    /// Nanoseconds with something to run, what runs now included.
+    pub busy_ns: u64,
+    /// Nanoseconds without.
+    pub idle_ns: u64,
+    /// Switches between vGPUs by register accesses.
+    pub switches: u64,
+    /// Switches between vGPUs by commands from the second slot.
+    pub handovers: u64,
+    /// Nanoseconds in switches.
+    pub switch_ns: u64,
     /// Resets so far.
     pub resets: u64,
     /// Why it is out of use.
@@ -131,12 +146,20 @@ fn nanos(d: Duration) -> u64 {
 impl EngineUnit {
     /// An engine that was brought up.
     #[must_use]
-    pub fn new(hardware: Hardware, clock: Arc<dyn Clock>, limit: RunLimit) -> Self {
+    pub fn new(
+        hardware: Hardware,
+        clock: Arc<dyn Clock>,
+        limit: RunLimit,
+        trace: Arc<Trace>,
+    ) -> Self {
         Self {
             engine: hardware.engine(),
             hardware,
-            clock,
             limit,
+            trace,
+            totals: EngineCounters::default(),
+            up_since: clock.now(),
+            clock,
             state: Mutex::new(State {
                 turns: Turns::default(),
                 ready: HashMap::new(),
@@ -162,7 +185,16 @@ impl EngineUnit {
             return Err(workload);
         }
         let id = client.id();
-        state.ready.insert(id, Ready { client, workload });
+        let since = self.clock.now();
+        self.trace(id, What::Ready);
+        state.ready.insert(
+            id,
+            Ready {
+                client,
+                workload,
+                since,
+            },
+        );
         state.turns.ready(id);
         if state.running.is_none() {
             self.start_next(&mut state);
@@ -190,11 +222,11 @@ impl EngineUnit {
         let tag = (state.tag) << TAG_SHIFT;
         let descriptor = Descriptor(job.workload.descriptor.0 | (u64::from(tag) << 32));
         // Known to be running before the GPU can say that it is through.
-        state.running = Some(Running {
-            job,
-            tag,
-            since: self.clock.now(),
-        });
+        let since = self.clock.now();
+        let waited = since.saturating_sub(job.since);
+        job.client.counters(self.engine).waits.record(waited);
+        self.trace(id, What::Start { slot: 0 });
+        state.running = Some(Running { job, tag, since });
         self.hardware.load(descriptor);
     }
 
@@ -215,6 +247,16 @@ impl EngineUnit {
         counters.switch_writes.add(cost.writes);
         let spent = self.clock.now().saturating_sub(before);
         counters.switch_ns.add(nanos(spent));
+        self.totals.switches.add(1);
+        self.totals.switch_ns.add(nanos(spent));
+        self.trace(
+            id,
+            What::Switch {
+                reads: cost.reads,
+                writes: cost.writes,
+                ns: nanos(spent),
+            },
+        );
         state.owner = Some(Owner {
             vgpu: id,
             registers: Arc::clone(registers),
@@ -226,12 +268,21 @@ impl EngineUnit {
         let running = state.running.take()?;
         let spent = self.clock.now().saturating_sub(running.since);
         let counters = running.job.client.counters(self.engine);
-        counters.busy_ns.add(nanos(spent));
-        match outcome {
-            Outcome::Done => counters.completed.add(1),
-            Outcome::Failed { .. } => counters.failed.add(1),
-            Outcome::Cancelled => {}
-        }
+        let ran_ns = nanos(spent);
+        counters.busy_ns.add(ran_ns);
+        self.totals.busy_ns.add(ran_ns);
+        let what = match outcome {
+            Outcome::Done => {
+                counters.completed.add(1);
+                What::Done { ran_ns }
+            }
+            Outcome::Failed { .. } => {
+                counters.failed.add(1);
+                What::Failed
+            }
+            Outcome::Cancelled => What::Cancelled,
+        };
+        self.trace(running.job.client.id(), what);
         Some(Left {
             job: running.job,
             outcome,
@@ -244,7 +295,9 @@ impl EngineUnit {
         let Some(Left { job, outcome, bits }) = left else {
             return;
         };
-        let Ready { client, workload } = job;
+        let Ready {
+            client, workload, ..
+        } = job;
         client.finished(self.engine, workload, outcome, bits);
     }
 
@@ -310,6 +363,9 @@ impl EngineUnit {
     /// starts.
     fn reset(&self, state: &mut State, outcome: Outcome, bits: u16) -> Option<Left> {
         state.resets += 1;
+        if let Some(running) = &state.running {
+            self.trace(running.job.client.id(), What::Reset);
+        }
         // What the engine held is gone. Values not saved since the last
         // switch are the workload's own, and it failed.
         state.owner = None;
@@ -404,18 +460,42 @@ impl EngineUnit {
         }
     }
 
+    fn trace(&self, vgpu: u64, what: What) {
+        self.trace.record(self.clock.now(), self.engine, vgpu, what);
+    }
+
+    /// Nanoseconds that `vgpu` had of this engine, what it runs now included.
+    /// `counters` are its own for this engine.
+    #[must_use]
+    pub fn busy_ns(&self, vgpu: u64, counters: &Counters) -> u64 {
+        let state = lock(&self.state);
+        let now = self.clock.now();
+        let running = state.running.as_ref();
+        let running = running.filter(|r| r.job.client.id() == vgpu);
+        let running_ns = running.map_or(0, |r| nanos(now.saturating_sub(r.since)));
+        counters.busy_ns.get() + running_ns
+    }
+
     /// The engine now.
     #[must_use]
     pub fn view(&self) -> EngineView {
         let state = lock(&self.state);
         let now = self.clock.now();
         let running = state.running.as_ref();
+        let running_ns = running.map(|r| nanos(now.saturating_sub(r.since)));
+        let busy_ns = self.totals.busy_ns.get() + running_ns.unwrap_or(0);
+        let up_ns = nanos(now.saturating_sub(self.up_since));
         EngineView {
             name: self.engine.sysfs_name(),
             running: running.map(|r| r.job.client.id()),
-            running_ns: running.map(|r| nanos(now.saturating_sub(r.since))),
+            running_ns,
             owner: state.owner.as_ref().map(|o| o.vgpu),
             waiting: state.turns.waiting(),
+            busy_ns,
+            idle_ns: up_ns.saturating_sub(busy_ns),
+            switches: self.totals.switches.get(),
+            handovers: self.totals.handovers.get(),
+            switch_ns: self.totals.switch_ns.get(),
             resets: state.resets,
             dead: state.dead.clone(),
         }

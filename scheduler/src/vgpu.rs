@@ -12,9 +12,10 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use gen8::csb::Descriptor;
 use gen8::{Engine, EngineSet};
 use guest_memory::{Gfn, GuestMemory};
+use vgpu_config::Share;
 use vgpu_ring::{Event, FaultReason, Request};
 
-use crate::counters::Counters;
+use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
 use crate::engine::VgpuRegisters;
 use crate::events::{EventSink, Outbox};
@@ -41,6 +42,7 @@ struct LaneSlot {
 /// One vGPU.
 pub struct Vgpu {
     config: VgpuConfig,
+    share: Mutex<Share>,
     shared: Arc<Shared>,
     map: Arc<GuestMap>,
     table: Mutex<Option<Arc<dyn GuestGgtt>>>,
@@ -64,6 +66,7 @@ impl Vgpu {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
         let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
         let vgpu = Arc::new(Self {
+            share: Mutex::new(config.share),
             config,
             shared,
             map,
@@ -259,12 +262,39 @@ impl Vgpu {
         *lock(&self.outbox) = Outbox::new(Box::new(Nowhere));
     }
 
+    /// Changes what it gets of the GPU's time, on every engine.
+    pub(crate) fn set_share(&self, share: Share) {
+        *lock(&self.share) = share;
+    }
+
+    /// An engine's counters now, with what runs there.
+    fn counter_values(&self, engine: Engine) -> CounterValues {
+        let counters = &self.slot(engine).counters;
+        let unit = &self.shared.engines[engine.index()];
+        let busy_ns = unit.busy_ns(self.id(), counters);
+        CounterValues {
+            busy_ns,
+            ..counters.values()
+        }
+    }
+
+    /// What it did on each engine so far.
+    #[must_use]
+    pub fn lanes(&self) -> [crate::inspect::LaneCounters; Engine::COUNT] {
+        Engine::ALL.map(|engine| crate::inspect::LaneCounters {
+            engine,
+            values: self.counter_values(engine),
+            waits: self.slot(engine).counters.waits.buckets(),
+        })
+    }
+
     /// The vGPU now.
     #[must_use]
     pub fn view(&self) -> crate::inspect::VgpuView {
         crate::inspect::VgpuView {
             id: self.id(),
             failed: self.failed.get().map(ToString::to_string),
+            share: *lock(&self.share),
             chunks: self.map.chunks(),
             tables: self.tables.counts(),
             events_waiting: lock(&self.outbox).waiting(),
@@ -282,7 +312,7 @@ impl Vgpu {
                         active_load: active,
                         waiting_loads: loads,
                         stopped,
-                        counters: slot.counters.values(),
+                        counters: self.counter_values(engine),
                         registers: lock(&slot.registers)
                             .view()
                             .into_iter()
