@@ -121,11 +121,17 @@ impl ShadowRing {
         let head = self.head - bytes;
         // The length field is the number of dwords less two.
         let mut words = vec![(mi_op::LOAD_REGISTER_IMM << 23) | (2 * count - 1)];
-        words.extend(pairs.iter().flat_map(|(register, value)| [*register, *value]));
+        words.extend(
+            pairs
+                .iter()
+                .flat_map(|(register, value)| [*register, *value]),
+        );
         words.resize(usize::try_from(bytes / 4).ok()?, 0);
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         // The room is in the first page.
-        self.pages.first()?.write(usize::try_from(head).ok()?, &bytes);
+        self.pages
+            .first()?
+            .write(usize::try_from(head).ok()?, &bytes);
         Some(head)
     }
 

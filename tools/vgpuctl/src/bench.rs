@@ -1,6 +1,7 @@
 //! `vgpuctl bench`: how fast single parts are, without Xen.
 
 mod eventfd;
+mod fairness;
 mod mmio;
 mod ring;
 mod spread;
@@ -18,6 +19,7 @@ pub struct Args {
 enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
+    Fairness(fairness::Args),
 }
 
 /// Runs it.
@@ -28,5 +30,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.bench {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
+        Bench::Fairness(args) => fairness::run(args),
     }
 }
