@@ -14,6 +14,7 @@ use gen8::cmd::{self, mi_op};
 use gen8::irq;
 
 use crate::ggtt::NotMapped;
+use crate::switch::Effects;
 pub use error::{At, AuditError, Refusal, Rule};
 
 /// What the audit asks of the outside.
@@ -73,6 +74,12 @@ pub struct Auditor<'a, S> {
     site: &'a mut S,
     limits: AuditLimits,
     spent: u32,
+    /// What the commands do to registers outside the context.
+    effects: Effects,
+    /// Whether a command that comes next runs for certain.
+    certain: bool,
+    /// The same where an audit begins.
+    starts_certain: bool,
     /// Commands checked.
     pub commands: u64,
 }
@@ -85,8 +92,22 @@ impl<'a, S: Site> Auditor<'a, S> {
             site,
             limits,
             spent: 0,
+            effects: Effects::new(engine),
+            certain: true,
+            starts_certain: true,
             commands: 0,
         }
+    }
+
+    /// The context may be one in which a predicate turns commands into
+    /// no-ops.
+    pub fn may_be_predicated(&mut self) {
+        self.starts_certain = false;
+    }
+
+    /// What was audited since the last call does to registers.
+    pub fn take_effects(&mut self) -> Effects {
+        std::mem::replace(&mut self.effects, Effects::new(self.engine))
     }
 
     /// Audits ring contents in place. `words` are the dwords from ring
@@ -96,6 +117,7 @@ impl<'a, S: Site> Auditor<'a, S> {
     /// # Errors
     /// [`AuditError`]; then `words` must not run.
     pub fn ring(&mut self, words: &mut [u32], head: u32, size: u32) -> Result<(), AuditError> {
+        self.certain = self.starts_certain;
         let mut done: u32 = 0;
         let mut rest = words;
         while let Some(&header) = rest.first() {
@@ -124,6 +146,7 @@ impl<'a, S: Site> Auditor<'a, S> {
     pub fn indirect(&mut self, address: u32, dwords: u32) -> Result<u32, AuditError> {
         let mut words = vec![0; usize::try_from(dwords).unwrap_or(0)];
         self.site.fetch(address, &mut words)?;
+        self.certain = self.starts_certain;
         let mut done: u32 = 0;
         let mut rest = words.as_mut_slice();
         while let Some(&header) = rest.first() {
@@ -145,6 +168,7 @@ impl<'a, S: Site> Auditor<'a, S> {
     /// # Errors
     /// [`AuditError`].
     pub fn batch(&mut self, address: u32) -> Result<u32, AuditError> {
+        self.certain = self.starts_certain;
         self.batch_at(address, 1)
     }
 

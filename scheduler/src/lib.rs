@@ -22,6 +22,7 @@ pub mod ppgtt;
 pub mod qmp;
 pub mod registers;
 pub mod scheduler;
+pub mod switch;
 mod sync;
 pub mod trace;
 pub mod vgpu;

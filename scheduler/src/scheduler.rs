@@ -13,13 +13,14 @@ use vgpu_ring::Request;
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
-use crate::engine::{BringUpError, EngineUnit, EngineView, Hardware};
+use crate::engine::{BringUpError, Common, EngineUnit, EngineView, Hardware};
 use crate::events::EventSink;
 use crate::ggtt::GuestGgtt;
 use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
 use crate::interrupt::{self, Line};
 use crate::policy::RunLimit;
 use crate::registers::Registers;
+use crate::switch::SwitchMode;
 use crate::sync::lock;
 use crate::trace::{self, Trace};
 use crate::vgpu::{Vgpu, VgpuConfig, VgpuError};
@@ -36,6 +37,8 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
     /// Events the trace holds.
     pub trace_events: usize,
+    /// How registers are carried over between vGPUs.
+    pub switch_mode: SwitchMode,
 }
 
 impl Default for Config {
@@ -46,6 +49,7 @@ impl Default for Config {
             own_pages: 1 << 18,
             clock: Arc::new(Monotonic::default()),
             trace_events: trace::DEFAULT_EVENTS,
+            switch_mode: SwitchMode::default(),
         }
     }
 }
@@ -102,8 +106,14 @@ impl Scheduler {
         let pages = HostPages::new(Arc::clone(&dma), config.own_pages);
         let windows = Windows::new(Arc::clone(&gpu), pages.allocate()?);
         let reset = Arc::new(Mutex::new(()));
-        let limit = RunLimit(config.run_limit);
         let trace = Arc::new(Trace::new(config.trace_events));
+        let common = Common {
+            clock: Arc::clone(&config.clock),
+            limit: RunLimit(config.run_limit),
+            mode: config.switch_mode,
+            trace: Arc::clone(&trace),
+            line: Arc::clone(&line),
+        };
         let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
             let hardware = Hardware::bring_up(
                 engine,
@@ -112,8 +122,7 @@ impl Scheduler {
                 pages.allocate()?,
                 Arc::clone(&reset),
             )?;
-            let clock = Arc::clone(&config.clock);
-            Ok(EngineUnit::new(hardware, clock, limit, Arc::clone(&trace)))
+            Ok(EngineUnit::new(hardware, common.clone()))
         };
         interrupt::disable(&gpu);
         let engines = Arc::new([

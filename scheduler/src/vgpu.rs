@@ -7,7 +7,7 @@ mod worker;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gen8::csb::Descriptor;
 use gen8::{Engine, EngineSet};
@@ -17,11 +17,11 @@ use vgpu_ring::{Event, FaultReason, Request};
 
 use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
-use crate::engine::VgpuRegisters;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
 use crate::ppgtt::ShadowTables;
 use crate::scheduler::Shared;
+use crate::switch::RegisterFile;
 use crate::sync::lock;
 use crate::workload::Shadow;
 pub use config::{VgpuConfig, VgpuError};
@@ -33,10 +33,8 @@ const REFUSALS: usize = 16;
 
 struct LaneSlot {
     lane: Mutex<Lane>,
-    /// Notified when the active element leaves.
-    idle: Condvar,
     counters: Counters,
-    registers: Arc<Mutex<VgpuRegisters>>,
+    registers: Arc<Mutex<RegisterFile>>,
 }
 
 /// One vGPU.
@@ -74,9 +72,8 @@ impl Vgpu {
             tables,
             lanes: Engine::ALL.map(|engine| LaneSlot {
                 lane: Mutex::default(),
-                idle: Condvar::new(),
                 counters: Counters::default(),
-                registers: Arc::new(Mutex::new(VgpuRegisters::new(engine))),
+                registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
             }),
             outbox: Mutex::new(Outbox::new(events)),
             refusals: Mutex::default(),
@@ -85,6 +82,7 @@ impl Vgpu {
             worker: Worker::default(),
         });
         worker::start(&vgpu)?;
+        vgpu.set_share(vgpu.config.share);
         Ok(vgpu)
     }
 
@@ -113,7 +111,7 @@ impl Vgpu {
             }
             Request::WriteRegister { offset, value } => {
                 // What no switch carries over is the device model's affair.
-                if let Some(engine) = crate::engine::engine_of(offset) {
+                if let Some(engine) = crate::switch::engine_of(offset) {
                     lock(&self.slot(engine).registers).write(offset, value);
                 }
             }
@@ -213,20 +211,8 @@ impl Vgpu {
         for engine in engines.iter() {
             let slot = self.slot(engine);
             lock(&slot.lane).clear();
-            let unit = &self.shared.engines[engine.index()];
-            let work = unit.cancel(self.id());
+            self.shared.engines[engine.index()].cancel(self.id());
             let mut lane = lock(&slot.lane);
-            if work.is_some() {
-                drop(work);
-                lane.active = None;
-            }
-            // It left the engine by itself and is being finished.
-            while lane.active.is_some() {
-                lane = slot
-                    .idle
-                    .wait(lane)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
-            }
             if reset {
                 lane.stopped = false;
                 lock(&slot.registers).reset();
@@ -247,7 +233,7 @@ impl Vgpu {
         // The worker may have started what it was preparing.
         self.quiesce(EngineSet::ALL, false);
         for unit in self.shared.engines.iter() {
-            unit.disown(self.id());
+            unit.forget(self.id());
         }
         self.shared.windows.forget_vgpu(self.id());
         for slot in &self.lanes {
@@ -265,6 +251,9 @@ impl Vgpu {
     /// Changes what it gets of the GPU's time, on every engine.
     pub(crate) fn set_share(&self, share: Share) {
         *lock(&self.share) = share;
+        for unit in self.shared.engines.iter() {
+            unit.set_share(self.id(), share);
+        }
     }
 
     /// An engine's counters now, with what runs there.
@@ -313,11 +302,7 @@ impl Vgpu {
                         waiting_loads: loads,
                         stopped,
                         counters: self.counter_values(engine),
-                        registers: lock(&slot.registers)
-                            .view()
-                            .into_iter()
-                            .map(|(n, v)| (n.to_owned(), v))
-                            .collect(),
+                        registers: lock(&slot.registers).view().into_iter().collect(),
                     }
                 })
                 .collect(),

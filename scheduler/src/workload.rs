@@ -19,6 +19,7 @@ use crate::audit::{AuditLimits, Auditor};
 use crate::dma::{GuestMap, HostPage, HostPages};
 use crate::ggtt::{GuestGgtt, NotMapped, translate};
 use crate::ppgtt::{RootPin, ShadowTables};
+use crate::switch::Effects;
 use crate::windows::{Key, Pin, What, Windows, entry};
 pub use error::PrepareError;
 use image::Image;
@@ -63,6 +64,8 @@ pub struct Workload {
     pub descriptor: Descriptor,
     /// The engine state is not to be loaded from the image.
     pub restore_inhibit: bool,
+    /// What its commands do to registers that a switch carries over.
+    pub effects: Effects,
     /// What it cost so far.
     pub cost: Cost,
     registers: Arc<HostPage>,
@@ -141,10 +144,16 @@ pub fn prepare(
     read_ring(source, &ring, &mut words)?;
     let mut site = WorkloadSite::new(source);
     let mut auditor = Auditor::new(engine, &mut site, source.limits);
+    if shadow.unaudited {
+        auditor.may_be_predicated();
+    }
     auditor.ring(&mut words, ring.head, ring.size)?;
+    let in_ring = auditor.take_effects();
     if engine == Engine::Rcs {
         image.audit_batches(&mut auditor)?;
     }
+    let effects = auditor.take_effects().then(&in_ring);
+    shadow.unaudited |= effects.ran_user_batches();
     let commands = auditor.commands;
     let WorkloadSite {
         pins: named,
@@ -197,6 +206,7 @@ pub fn prepare(
     Ok(Element::Work(Box::new(Workload {
         descriptor: Descriptor(host),
         restore_inhibit,
+        effects,
         cost: Cost {
             ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
                 + shadow_ring.pin.wrote
@@ -218,11 +228,11 @@ pub fn prepare(
 }
 
 impl Workload {
-    /// Puts register changes in front of its commands, for a run that begins
+    /// Puts commands in front of its own, or none, for a run that begins
     /// right behind another vGPU's. Returns whether there is room. It must
     /// not be at the engine.
-    pub fn set_prologue(&mut self, pairs: &[(u32, u32)]) -> bool {
-        let head = self.held.as_ref().and_then(|h| h.ring.prologue(pairs));
+    pub fn set_prologue(&mut self, commands: &[u32]) -> bool {
+        let head = self.held.as_ref().and_then(|h| h.ring.prologue(commands));
         if let Some(head) = head {
             self.set_register(lrc::RING_HEAD, head);
         }

@@ -450,10 +450,11 @@ impl Core {
     /// Tells a new vgpud what the last one knew: the registers the GPU needs
     /// and the lists in flight.
     pub(crate) fn replay(&mut self, seams: &Seams) {
-        for switched in gen8::switched::GEN8 {
-            let value = self.regs.get(switched.offset);
-            if value != switched.reset {
-                let offset = switched.offset;
+        let registers = gen8::switched::GEN8.registers();
+        for switched in registers.filter(|s| !s.is_volatile()) {
+            let offset = switched.offset();
+            let value = self.regs.get(offset);
+            if value != switched.row.reset {
                 self.send(seams, Request::WriteRegister { offset, value });
             }
         }

@@ -1,6 +1,6 @@
 //! Registers that commands in a guest's ring, or in another privileged
 //! buffer, may reach. The hardware does not limit those, so the audit does;
-//! what batches without privilege may write is [`regs::USER`], and the
+//! what batches without privilege may write is in [`regs::TABLE`], and the
 //! hardware's own affair.
 
 use crate::regs::{self, At, Block};
@@ -52,7 +52,8 @@ const fn each(name: &'static str, offset: u32, dwords: u32, reach: Reach) -> Acc
     }
 }
 
-/// First match counts; what matches nothing is tried in [`regs::USER`].
+/// First match counts; what matches nothing may be written when batches
+/// without privilege may write it.
 ///
 /// Sources: Linux `gt/intel_workarounds.c:gen8_ctx_workarounds_init` and
 /// `bdw_ctx_workarounds_init` (loaded by LRI in the ring),

@@ -57,98 +57,105 @@ const fn rcs(name: &'static str, offset: u32, dwords: u32) -> Block {
     }
 }
 
-const GPR: Block = Block {
-    name: "CS_GPR",
-    at: At::Engine(ring::GPR0),
-    dwords: ring::GPR_COUNT * 2,
-    engines: EngineSet::ALL,
-};
+/// Consecutive registers that batches without privilege can write, or that
+/// belong to a context, or both.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Which.
+    pub block: Block,
+    /// A batch without privilege may write them: the hardware turns its other
+    /// register writes into no-ops.
+    pub user: bool,
+    /// They are saved and restored with a context.
+    pub context: bool,
+}
 
-const SWCTRL: Block = Block {
-    name: "BCS_SWCTRL",
-    at: At::Bar(ring::BCS_SWCTRL),
-    dwords: 1,
-    engines: BCS,
-};
+const fn both(name: &'static str, offset: u32, dwords: u32) -> Row {
+    Row {
+        block: rcs(name, offset, dwords),
+        user: true,
+        context: true,
+    }
+}
 
-/// Registers a batch without privilege may write: the hardware turns its
-/// other register writes into no-ops.
+const fn user(name: &'static str, offset: u32, dwords: u32) -> Row {
+    Row {
+        context: false,
+        ..both(name, offset, dwords)
+    }
+}
+
+const fn context_only(name: &'static str, offset: u32, dwords: u32) -> Row {
+    Row {
+        user: false,
+        ..both(name, offset, dwords)
+    }
+}
+
+/// What unprivileged batches write and what a context holds, in the order
+/// that the software GPU saves it.
 ///
 /// Sources: igt `tests/i915/gem_ctx_isolation.c:nonpriv_registers` (measured
 /// on hardware), Linux `i915_cmd_parser.c:gen7_render_regs` and
-/// `gen9_blt_regs`, `gt/intel_gt_regs.h` for the offsets.
-pub static USER: &[Block] = &[
-    GPR,
-    SWCTRL,
-    rcs("MI_PREDICATE_SRC0", 0x2400, 2),
-    rcs("MI_PREDICATE_SRC1", 0x2408, 2),
-    rcs("MI_PREDICATE_DATA", 0x2410, 2),
-    rcs("MI_PREDICATE_RESULT", 0x2418, 1),
-    rcs("MI_PREDICATE_RESULT_1", 0x241c, 1),
-    rcs("MI_PREDICATE_RESULT_2", 0x23bc, 1),
-    rcs("INSTPM", 0x20c0, 1),
-    rcs("NOPID", 0x2094, 1),
-    rcs("BB_OFFSET", 0x2158, 1),
-    rcs("GPGPU_THREADS_DISPATCHED", 0x2290, 2),
-    rcs("PS_INVOCATION_COUNT_0", 0x22c8, 2),
-    rcs("PS_DEPTH_COUNT_0", 0x22d8, 2),
-    rcs("PS_INVOCATION_COUNT_1", 0x22f0, 2),
-    rcs("PS_DEPTH_COUNT_1", 0x22f8, 2),
+/// `gen9_blt_regs`, `gt/intel_gt_regs.h` for the offsets; for what is in the
+/// context alone `gt/intel_workarounds.c:bdw_ctx_workarounds_init` and
+/// `gvt/mmio_context.c:gen8_engine_mmio_list`.
+pub static TABLE: &[Row] = &[
+    Row {
+        block: Block {
+            name: "CS_GPR",
+            at: At::Engine(ring::GPR0),
+            dwords: ring::GPR_COUNT * 2,
+            engines: EngineSet::ALL,
+        },
+        user: true,
+        context: true,
+    },
+    Row {
+        block: Block {
+            name: "BCS_SWCTRL",
+            at: At::Bar(ring::BCS_SWCTRL),
+            dwords: 1,
+            engines: BCS,
+        },
+        user: true,
+        context: true,
+    },
+    // SRC0, SRC1 and DATA of two dwords each, RESULT, RESULT_1.
+    both("MI_PREDICATE", 0x2400, 8),
+    both("MI_PREDICATE_RESULT_2", 0x23bc, 1),
+    both("INSTPM", 0x20c0, 1),
+    user("NOPID", 0x2094, 1),
+    user("BB_OFFSET", 0x2158, 1),
+    both("GPGPU_THREADS_DISPATCHED", 0x2290, 2),
+    both("PS_INVOCATION_COUNT_0", 0x22c8, 2),
+    both("PS_DEPTH_COUNT_0", 0x22d8, 2),
+    both("PS_INVOCATION_COUNT_1", 0x22f0, 2),
+    both("PS_DEPTH_COUNT_1", 0x22f8, 2),
     // HS, DS, IA, VS, GS, CL, PS counters, two dwords each.
-    rcs("HS_INVOCATION_COUNT", 0x2300, 22),
-    rcs("OA_CTX_CONTROL", 0x2360, 1),
-    rcs("OACTXID", 0x2364, 1),
-    rcs("3DPRIM_END_OFFSET", 0x2420, 1),
-    rcs("3DPRIM_START_VERTEX", 0x2430, 5),
-    rcs("PS_INVOCATION_COUNT_2", 0x2448, 2),
-    rcs("PS_DEPTH_COUNT_2", 0x2450, 2),
-    rcs("GPGPU_DISPATCHDIM", 0x2500, 3),
-    rcs("SO_NUM_PRIMS_WRITTEN", 0x5200, 8),
-    rcs("SO_PRIM_STORAGE_NEEDED", 0x5240, 8),
-    rcs("SO_WRITE_OFFSET", 0x5280, 4),
-    rcs("CACHE_MODE_0", 0x7000, 1),
-    rcs("CACHE_MODE_1", 0x7004, 1),
-    rcs("GT_MODE", 0x7008, 1),
-    rcs("L3CNTLREG", 0x7034, 1),
-    rcs("TD_CTL", 0xe400, 2),
-];
-
-/// Registers that belong to a context: saved and restored with it, in this
-/// order. Sources: [`USER`]; Linux `gt/intel_workarounds.c:bdw_ctx_workarounds_init`
-/// and `gvt/mmio_context.c:gen8_engine_mmio_list` (entries marked as in the context).
-pub static CONTEXT: &[Block] = &[
-    GPR,
-    SWCTRL,
-    rcs("MI_PREDICATE_SRC0", 0x2400, 8),
-    rcs("MI_PREDICATE_RESULT_2", 0x23bc, 1),
-    rcs("INSTPM", 0x20c0, 1),
-    rcs("GPGPU_THREADS_DISPATCHED", 0x2290, 2),
-    rcs("PS_INVOCATION_COUNT_0", 0x22c8, 2),
-    rcs("PS_DEPTH_COUNT_0", 0x22d8, 2),
-    rcs("PS_INVOCATION_COUNT_1", 0x22f0, 2),
-    rcs("PS_DEPTH_COUNT_1", 0x22f8, 2),
-    rcs("HS_INVOCATION_COUNT", 0x2300, 22),
-    rcs("OA_CTX_CONTROL", 0x2360, 1),
-    rcs("3DPRIM_END_OFFSET", 0x2420, 1),
-    rcs("3DPRIM_START_VERTEX", 0x2430, 5),
-    rcs("PS_INVOCATION_COUNT_2", 0x2448, 2),
-    rcs("PS_DEPTH_COUNT_2", 0x2450, 2),
-    rcs("GPGPU_DISPATCHDIM", 0x2500, 3),
-    rcs("SO_NUM_PRIMS_WRITTEN", 0x5200, 8),
-    rcs("SO_PRIM_STORAGE_NEEDED", 0x5240, 8),
-    rcs("SO_WRITE_OFFSET", 0x5280, 4),
-    rcs("CACHE_MODE_0", 0x7000, 1),
-    rcs("CACHE_MODE_1", 0x7004, 1),
-    rcs("GT_MODE", 0x7008, 1),
-    rcs("COMMON_SLICE_CHICKEN1", 0x7010, 1),
-    rcs("COMMON_SLICE_CHICKEN2", 0x7014, 1),
-    rcs("L3CNTLREG", 0x7034, 1),
-    rcs("HDC_CHICKEN0", 0x7300, 1),
-    rcs("VF_GUARDBAND", 0x83a4, 1),
-    rcs("HALF_SLICE_CHICKEN3", 0xe184, 1),
-    rcs("TD_CTL", 0xe400, 2),
-    rcs("ROW_CHICKEN", 0xe4f0, 1),
-    rcs("ROW_CHICKEN2", 0xe4f4, 1),
+    both("HS_INVOCATION_COUNT", 0x2300, 22),
+    both("OA_CTX_CONTROL", 0x2360, 1),
+    user("OACTXID", 0x2364, 1),
+    both("3DPRIM_END_OFFSET", 0x2420, 1),
+    both("3DPRIM_START_VERTEX", 0x2430, 5),
+    both("PS_INVOCATION_COUNT_2", 0x2448, 2),
+    both("PS_DEPTH_COUNT_2", 0x2450, 2),
+    both("GPGPU_DISPATCHDIM", 0x2500, 3),
+    both("SO_NUM_PRIMS_WRITTEN", 0x5200, 8),
+    both("SO_PRIM_STORAGE_NEEDED", 0x5240, 8),
+    both("SO_WRITE_OFFSET", 0x5280, 4),
+    both("CACHE_MODE_0", 0x7000, 1),
+    both("CACHE_MODE_1", 0x7004, 1),
+    both("GT_MODE", 0x7008, 1),
+    context_only("COMMON_SLICE_CHICKEN1", 0x7010, 1),
+    context_only("COMMON_SLICE_CHICKEN2", 0x7014, 1),
+    both("L3CNTLREG", 0x7034, 1),
+    context_only("HDC_CHICKEN0", 0x7300, 1),
+    context_only("VF_GUARDBAND", 0x83a4, 1),
+    context_only("HALF_SLICE_CHICKEN3", 0xe184, 1),
+    both("TD_CTL", 0xe400, 2),
+    context_only("ROW_CHICKEN", 0xe4f0, 1),
+    context_only("ROW_CHICKEN2", 0xe4f4, 1),
 ];
 
 /// Offsets in every engine's block whose registers are masked: a write's
@@ -219,15 +226,18 @@ pub const fn apply_masked(old: u32, write: u32) -> u32 {
 /// Whether a batch without privilege on `engine` may write `offset`.
 #[must_use]
 pub fn user_writable(engine: Engine, offset: u32) -> bool {
-    USER.iter().any(|b| b.contains(engine, offset))
+    TABLE
+        .iter()
+        .any(|r| r.user && r.block.contains(engine, offset))
 }
 
 /// BAR0 offsets of the registers in `engine`'s context, in the order of
-/// [`CONTEXT`].
+/// [`TABLE`].
 pub fn context(engine: Engine) -> impl Iterator<Item = u32> {
-    CONTEXT
+    TABLE
         .iter()
-        .filter(move |b| b.engines.contains(engine))
+        .filter(move |r| r.context && r.block.engines.contains(engine))
+        .map(|r| r.block)
         .flat_map(move |b| (0..b.dwords).map(move |i| b.start(engine) + i * 4))
 }
 

@@ -3,6 +3,7 @@
 use gen8::access;
 use gen8::cmd::flags::{atomic, batch_start, flush_dw, store_data};
 use gen8::cmd::{Command, Privilege, Space, mi_op, pipe_control};
+use gen8::switched::NOPID;
 
 use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
 
@@ -10,6 +11,9 @@ use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
 /// it means the engine's, which is vgpud's
 /// (Linux `gt/intel_gpu_commands.h:MI_STORE_DWORD_INDEX`).
 const INDEX_PER_PROCESS: u32 = 1 << 21;
+
+/// MI_NOOP: the low bits go to NOPID (Broadwell PRM volume 2a, MI_NOOP).
+const NOOP_IDENTIFICATION: u32 = 1 << 22;
 
 /// A dword of a command already known to be long enough.
 fn word(words: &[u32], at: usize) -> u32 {
@@ -105,6 +109,12 @@ impl<S: Site> Auditor<'_, S> {
                 return Ok(Flow::Next);
             }
             Some(mi_op::BATCH_BUFFER_END) => return Ok(Flow::End),
+            // What follows in this buffer may not run.
+            Some(mi_op::CONDITIONAL_BATCH_BUFFER_END) => self.certain = false,
+            Some(mi_op::NOOP) if header & NOOP_IDENTIFICATION != 0 => {
+                let nopid = self.engine.mmio_base() + NOPID;
+                self.effects.unknown(nopid);
+            }
             Some(mi_op::BATCH_BUFFER_START) => {
                 need(3)?;
                 return self.batch_start(command, words, at, depth);
@@ -121,17 +131,22 @@ impl<S: Site> Auditor<'_, S> {
                 for pair in words[1..].chunks_exact(2) {
                     write(word(pair, 0), Some(word(pair, 1)))?;
                 }
+                for pair in words[1..].chunks_exact(2) {
+                    self.loads(word(pair, 0), word(pair, 1));
+                }
                 return Ok(Flow::Next);
             }
             Some(mi_op::LOAD_REGISTER_REG) => {
                 need(3)?;
                 read(word(words, 1))?;
                 write(word(words, 2), None)?;
+                self.effects.unknown(word(words, 2));
                 return Ok(Flow::Next);
             }
             Some(mi_op::LOAD_REGISTER_MEM) => {
                 need(4)?;
                 write(word(words, 1), None)?;
+                self.effects.unknown(word(words, 1));
             }
             Some(mi_op::STORE_REGISTER_MEM) => {
                 need(4)?;
@@ -163,6 +178,7 @@ impl<S: Site> Auditor<'_, S> {
                 if flags & pipe_control::LRI_POST_SYNC != 0 {
                     need(5)?;
                     write(word(words, 2), Some(word(words, 4)))?;
+                    self.loads(word(words, 2), word(words, 4));
                     return Ok(Flow::Next);
                 }
                 if flags & pipe_control::POST_SYNC_MASK == 0 {
@@ -210,6 +226,15 @@ impl<S: Site> Auditor<'_, S> {
         Ok(Flow::Next)
     }
 
+    /// A command writes a register.
+    fn loads(&mut self, offset: u32, raw: u32) {
+        if self.certain {
+            self.effects.load(offset, raw);
+        } else {
+            self.effects.unknown(offset);
+        }
+    }
+
     /// MI_BATCH_BUFFER_START: a batch in the context's own tables has no
     /// privilege and stays; another one is copied and audited.
     fn batch_start(
@@ -229,6 +254,9 @@ impl<S: Site> Auditor<'_, S> {
             || header & batch_start::PREDICATE != 0;
         let flow = if returns { Flow::Next } else { Flow::End };
         if header & batch_start::PPGTT != 0 {
+            self.effects.user_batch();
+            // It may leave a predicate behind.
+            self.certain = false;
             return Ok(flow);
         }
         // Whatever else the hardware does with the address would lead past
@@ -244,8 +272,15 @@ impl<S: Site> Auditor<'_, S> {
         if depth >= max {
             return Err(refuse(command, header, at, Rule::Depth { max }));
         }
+        let predicated = header & batch_start::PREDICATE != 0;
+        let certain = self.certain;
+        self.certain &= !predicated;
         let copy = self.batch_at(word(words, 1) & !3, depth + 1)?;
         set(words, 1, copy);
+        // Back here the doubts of the batch do not count, except that it may
+        // have left a predicate, or may not have come back.
+        let stays = predicated && depth > 0 && header & batch_start::SECOND_LEVEL == 0;
+        self.certain = certain && !stays && !self.effects.ran_user_batches();
         Ok(flow)
     }
 }

@@ -59,10 +59,19 @@ impl Lists {
         self.active.first().map(|e| e.tag)
     }
 
-    /// Whether the running one is through and only runs on to say so.
+    /// What runs, or is about to, and what follows it.
     #[must_use]
-    pub fn running_ended(&self) -> bool {
-        self.active.first().is_some_and(|e| e.ended)
+    pub fn order(&self) -> [Option<u32>; SLOTS] {
+        let mut order = [None; SLOTS];
+        let list = if self.active.is_empty() {
+            self.pending.as_deref().unwrap_or_default()
+        } else {
+            &self.active
+        };
+        for (to, from) in order.iter_mut().zip(list) {
+            *to = Some(from.tag);
+        }
+        order
     }
 
     /// The workload that follows it in the list the engine runs.
@@ -211,7 +220,7 @@ mod tests {
         assert_eq!(l.event(TO_IDLE, 1), [Change::Ended(1)]);
         assert!(l.names(1) && l.running().is_none());
         assert_eq!(l.event(TO_ACTIVE, 0), [Change::Begins(1)]);
-        assert!(l.running_ended());
+        assert!(l.active[0].ended);
         let changes = l.event(SWITCH, 1);
         let want = [Change::Ended(1), Change::Begins(2), Change::Done(1)];
         assert_eq!(changes, want);
@@ -234,7 +243,7 @@ mod tests {
         l.event(SWITCH, 1);
         let changes = l.event(csb::PREEMPTED, 2);
         assert_eq!(changes, [Change::Displaced(2), Change::Begins(1)]);
-        assert!(l.running_ended());
+        assert!(l.active[0].ended);
         assert_eq!(l.event(TO_IDLE, 1), [Change::Ended(1), Change::Done(1)]);
     }
 
@@ -311,7 +320,11 @@ mod tests {
                 return;
             }
             self.list.pop_front();
-            let status = if self.list.is_empty() { TO_IDLE } else { SWITCH };
+            let status = if self.list.is_empty() {
+                TO_IDLE
+            } else {
+                SWITCH
+            };
             self.events.push_back((status, now));
         }
     }

@@ -1,6 +1,7 @@
 //! Elements on their way to an engine and back.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use gen8::Engine;
 use gen8::csb::Descriptor;
@@ -9,7 +10,8 @@ use vgpu_ring::{Event, FaultReason};
 use super::lane::Active;
 use super::{REFUSALS, Vgpu, index};
 use crate::counters::Counters;
-use crate::engine::{Client, Outcome, VgpuRegisters};
+use crate::engine::{Client, Outcome};
+use crate::switch::RegisterFile;
 use crate::sync::lock;
 use crate::workload::{self, Element, PrepareError, Shadow, Source, Workload};
 
@@ -93,12 +95,16 @@ impl Client for Vgpu {
         self.config.id
     }
 
-    fn registers(&self, engine: Engine) -> &Arc<Mutex<VgpuRegisters>> {
+    fn registers(&self, engine: Engine) -> &Arc<Mutex<RegisterFile>> {
         &self.slot(engine).registers
     }
 
     fn counters(&self, engine: Engine) -> &Counters {
         &self.slot(engine).counters
+    }
+
+    fn slice(&self) -> Duration {
+        lock(&self.share).slice()
     }
 
     fn interrupts(&self, engine: Engine, bits: u16) {
@@ -137,7 +143,6 @@ impl Client for Vgpu {
         lane.active = None;
         let more = lane.waiting() > 0;
         drop(lane);
-        slot.idle.notify_all();
         if more {
             self.worker.advance(engine);
         }

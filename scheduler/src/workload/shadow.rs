@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use gen8::Engine;
-use gen8::cmd::mi_op;
 use guest_memory::PAGE_SIZE;
 
 use super::image::Ring;
@@ -20,6 +19,9 @@ pub struct Shadow {
     registers: Option<Arc<HostPage>>,
     /// It only grows: another length would be another window.
     ring: Vec<Arc<HostPage>>,
+    /// A batch has run that nobody looked at: MI_SET_PREDICATE in it may turn
+    /// commands of a later ring into no-ops.
+    pub(super) unaudited: bool,
 }
 
 impl Shadow {
@@ -72,10 +74,7 @@ pub fn read_ring(source: &Source<'_>, ring: &Ring, words: &mut [u32]) -> Result<
 
 /// Bytes kept free in front of the commands: for register changes that the
 /// GPU makes on its way from another vGPU's workload.
-const PROLOGUE_BYTES: u32 = 1024;
-
-/// Register changes that fit there; one MI_LOAD_REGISTER_IMM takes them all.
-pub const MAX_PROLOGUE_PAIRS: usize = 127;
+const PROLOGUE_BYTES: u32 = 512;
 
 /// How often the tail can move behind the commands. A load that names a
 /// running context needs a tail the hardware has not reached, or it may take
@@ -107,27 +106,19 @@ pub struct ShadowRing {
 }
 
 impl ShadowRing {
-    /// Puts register changes in front of the commands; returns the head to
-    /// start from. `None` when there is no room.
-    pub fn prologue(&self, pairs: &[(u32, u32)]) -> Option<u32> {
-        if pairs.is_empty() {
-            return Some(self.head);
-        }
-        let count = u32::try_from(pairs.len()).ok()?;
-        let bytes = (1 + 2 * count).next_multiple_of(2) * 4;
-        if pairs.len() > MAX_PROLOGUE_PAIRS || bytes > self.prologue {
+    /// Puts commands in front of the others; returns the head to start from.
+    /// `None` when there is no room.
+    pub fn prologue(&self, commands: &[u32]) -> Option<u32> {
+        // A head is at a qword, or where the guest's is.
+        let dwords = commands.len().next_multiple_of(2);
+        let bytes = u32::try_from(dwords * 4).ok()?;
+        if bytes > self.prologue {
             return None;
         }
         let head = self.head - bytes;
-        // The length field is the number of dwords less two.
-        let mut words = vec![(mi_op::LOAD_REGISTER_IMM << 23) | (2 * count - 1)];
-        words.extend(
-            pairs
-                .iter()
-                .flat_map(|(register, value)| [*register, *value]),
-        );
-        words.resize(usize::try_from(bytes / 4).ok()?, 0);
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let padding = std::iter::repeat_n(0, dwords - commands.len());
+        let words = commands.iter().copied().chain(padding);
+        let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
         // The room is in the first page.
         self.pages
             .first()?

@@ -4,6 +4,7 @@ mod driver;
 mod failures;
 mod one_guest;
 mod scripted;
+mod slots;
 mod storm;
 mod stuck;
 mod two_guests;

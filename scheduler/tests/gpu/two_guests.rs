@@ -98,11 +98,12 @@ fn guests_with_the_same_addresses_do_not_mix() {
         }
     }
     let rcs = &view.vgpus[1].engines[0].counters;
-    assert!(rcs.switches > 0);
-    // Everything saved, everything restored, everything read back; the first
-    // switch of an engine has nobody to save for.
-    assert!(rcs.switch_reads >= 22 * rcs.switches);
-    assert!(rcs.switch_writes >= 22 * rcs.switches);
+    assert!(rcs.switches + rcs.handovers > 0);
+    // Nothing these guests do makes a register unknown. What their batches
+    // may have left outside the context is put back, three registers a
+    // switch; the first one writes all, and clears a context each.
+    assert_eq!(rcs.switch_reads, 0);
+    assert!(rcs.switch_writes <= 3 * rcs.switches + 200, "{rcs:?}");
 }
 
 #[test]

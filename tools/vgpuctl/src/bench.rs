@@ -5,6 +5,7 @@ mod fairness;
 mod mmio;
 mod ring;
 mod spread;
+mod switch;
 
 use clap::Subcommand;
 
@@ -20,6 +21,7 @@ enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
     Fairness(fairness::Args),
+    Switch(switch::Args),
 }
 
 /// Runs it.
@@ -31,5 +33,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
         Bench::Fairness(args) => fairness::run(args),
+        Bench::Switch(args) => switch::run(args),
     }
 }

@@ -40,6 +40,12 @@ pub(super) static TABLE: &[Register] = &[
     ),
     masked("HDC_CHICKEN0", at(0x7300), "Linux gvt/mmio_context.c"),
     masked("VF_GUARDBAND", at(0x83a4), "Linux gvt/mmio_context.c"),
+    plain(
+        "L3SQCREG4",
+        at(0xb118),
+        0x4040_0000,
+        "Linux gt/intel_lrc.c:gen8_emit_flush_coherentl3_wa",
+    ),
     masked(
         "BCS_SWCTRL",
         at(ring::BCS_SWCTRL),

@@ -1,0 +1,36 @@
+//! The switch of an engine's registers between guests.
+//!
+//! [`RegisterFile`] is what one vGPU wants in one engine's registers,
+//! [`Effects`] what one of its workloads does to them by commands, and
+//! [`Switcher`] brings the GPU from one vGPU to the next. Which registers
+//! there are and how each behaves is data: `gen8::switched`.
+
+mod bits;
+mod digest;
+mod effects;
+mod file;
+mod grant;
+mod image;
+mod layout;
+mod mode;
+mod plain;
+mod switcher;
+
+pub use effects::Effects;
+pub use file::RegisterFile;
+pub use grant::allowed_nonpriv;
+pub use mode::{SwitchMode, UnknownMode};
+pub use switcher::{MAX_PROLOGUE, SwitchCost, Switcher, prologue_commands};
+
+use gen8::{Engine, switched};
+
+/// The engine whose switch carries the register at `offset` over, if a guest
+/// may set it.
+#[must_use]
+pub fn engine_of(offset: u32) -> Option<Engine> {
+    let found = switched::find(offset).filter(|s| !s.is_volatile());
+    found.map(|s| s.row.engine)
+}
+
+#[cfg(test)]
+mod tests;
