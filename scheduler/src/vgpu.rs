@@ -81,6 +81,9 @@ impl Vgpu {
             removed: AtomicBool::new(false),
             worker: Worker::default(),
         });
+        vgpu.shared
+            .windows
+            .set_limits(vgpu.id(), vgpu.config.windows);
         worker::start(&vgpu)?;
         vgpu.set_share(vgpu.config.share);
         Ok(vgpu)
@@ -286,6 +289,7 @@ impl Vgpu {
             share: *lock(&self.share),
             chunks: self.map.chunks(),
             tables: self.tables.counts(),
+            windows: self.shared.windows.share(self.id()),
             events_waiting: lock(&self.outbox).waiting(),
             refusals: lock(&self.refusals).iter().cloned().collect(),
             engines: Engine::ALL

@@ -80,8 +80,8 @@ pub struct Workload {
 struct Held {
     // Windows go before the pages they show.
     ring: ShadowRing,
-    _pins: Vec<Pin>,
-    _placed: Vec<Placed>,
+    pins: Vec<Pin>,
+    placed: Vec<Placed>,
     _registers: Arc<HostPage>,
     _root: RootPin,
 }
@@ -219,8 +219,8 @@ pub fn prepare(
         guest_tail: ring.tail,
         held: Some(Held {
             ring: shadow_ring,
-            _pins: pins,
-            _placed: placed,
+            pins,
+            placed,
             _registers: registers,
             _root: root,
         }),
@@ -253,6 +253,14 @@ impl Workload {
             self.set_register(lrc::RING_TAIL, tail);
         }
         tail.is_some()
+    }
+
+    /// The windows it needs while it runs.
+    pub fn windows(&self) -> impl Iterator<Item = &Pin> {
+        self.held.iter().flat_map(|h| {
+            let placed = h.placed.iter().map(Placed::pin);
+            std::iter::once(&h.ring.pin).chain(&h.pins).chain(placed)
+        })
     }
 
     fn set_register(&self, index: usize, value: u32) {

@@ -31,6 +31,11 @@ impl Placed {
     pub const fn wrote(&self) -> u64 {
         self.pin.wrote
     }
+
+    /// The window in which the GPU finds it.
+    pub const fn pin(&self) -> &Pin {
+        &self.pin
+    }
 }
 
 pub struct WorkloadSite<'a> {
