@@ -1,8 +1,10 @@
 //! `vgpuctl bench`: how fast single parts are, without Xen.
 
 mod aperture;
+mod bare;
 mod eventfd;
 mod fairness;
+mod gtt;
 mod mmio;
 mod nowhere;
 mod ring;
@@ -24,6 +26,7 @@ enum Bench {
     Mmio(mmio::Args),
     Aperture(aperture::Args),
     Fairness(fairness::Args),
+    Gtt(gtt::Args),
     Switch(switch::Args),
 }
 
@@ -37,6 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Mmio(args) => mmio::run(args),
         Bench::Aperture(args) => aperture::run(args),
         Bench::Fairness(args) => fairness::run(args),
+        Bench::Gtt(args) => gtt::run(args),
         Bench::Switch(args) => switch::run(args),
     }
 }
