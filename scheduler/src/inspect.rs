@@ -9,6 +9,7 @@ use crate::counters::CounterValues;
 use crate::engine::EngineView;
 use crate::ppgtt::TableCounts;
 use crate::registers::Accesses;
+use crate::vgpu::MemoryView;
 use crate::windows::{ShareCounts, WindowCounts};
 
 /// One vGPU's way to one engine.
@@ -55,6 +56,8 @@ pub struct VgpuView {
     pub tables: TableCounts,
     /// Its part of the physical global table.
     pub windows: ShareCounts,
+    /// What vgpud holds for it.
+    pub memory: MemoryView,
     /// Events its device model has not taken.
     pub events_waiting: usize,
     /// The last refusals, oldest first.

@@ -2,6 +2,7 @@
 
 mod config;
 mod lane;
+mod memory;
 mod run;
 mod worker;
 
@@ -26,6 +27,7 @@ use crate::sync::lock;
 use crate::workload::Shadow;
 pub use config::{VgpuConfig, VgpuError};
 use lane::{Active, Lane, LoadError};
+pub use memory::MemoryView;
 use worker::Worker;
 
 /// Refusals kept for inspection.
@@ -290,6 +292,7 @@ impl Vgpu {
             chunks: self.map.chunks(),
             tables: self.tables.counts(),
             windows: self.shared.windows.share(self.id()),
+            memory: self.memory(),
             events_waiting: lock(&self.outbox).waiting(),
             refusals: lock(&self.refusals).iter().cloned().collect(),
             engines: Engine::ALL
