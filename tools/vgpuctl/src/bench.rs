@@ -2,6 +2,7 @@
 
 mod aperture;
 mod bare;
+mod density;
 mod eventfd;
 mod fairness;
 mod gtt;
@@ -26,6 +27,7 @@ enum Bench {
     Mmio(mmio::Args),
     Aperture(aperture::Args),
     Fairness(fairness::Args),
+    Density(density::Args),
     Gtt(gtt::Args),
     Switch(switch::Args),
 }
@@ -40,6 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Mmio(args) => mmio::run(args),
         Bench::Aperture(args) => aperture::run(args),
         Bench::Fairness(args) => fairness::run(args),
+        Bench::Density(args) => density::run(args),
         Bench::Gtt(args) => gtt::run(args),
         Bench::Switch(args) => switch::run(args),
     }

@@ -12,9 +12,9 @@
 //! its own is measured in turn with the many, round by round. Guests sleep
 //! until their interrupt, and keep two batches of each stream on their way.
 
-mod crowd;
-mod load;
-mod measure;
+pub mod crowd;
+pub mod load;
+pub mod measure;
 mod rogues;
 mod worker;
 

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::ensure;
 use gen8::Engine;
 use serde::Serialize;
-use sim_host::{SimHost, SimHostConfig};
+use sim_host::{SimGuestConfig, SimHost, SimHostConfig};
 use vgpu_sched::histogram;
 
 use super::crowd::{Crowd, Sample};
@@ -70,21 +71,41 @@ pub struct Figures {
     pub wait_us_p50: Spread,
     /// Likewise.
     pub wait_us_p99: Spread,
+    /// Results that were not what they should be.
+    pub mismatches: u64,
 }
 
 /// Measures a plan.
 pub fn plan(plan: &Plan, effort: &Effort) -> anyhow::Result<Figures> {
+    let figures = plan_of(plan, effort, &SimGuestConfig::default(), |_, _| ())?;
+    ensure!(
+        figures.mismatches == 0,
+        "{} wrong results",
+        figures.mismatches
+    );
+    Ok(figures)
+}
+
+/// Measures a plan with guests of a kind, and has a look at them after the
+/// last round.
+pub fn plan_of(
+    plan: &Plan,
+    effort: &Effort,
+    kind: &SimGuestConfig,
+    look: impl FnOnce(&SimHost, &Crowd<'_>),
+) -> anyhow::Result<Figures> {
     let limit = plan.spinner.then_some(effort.run_limit);
     let (alone, crowded) = (host(None)?, host(limit)?);
     let mischief = plan.spinner.then_some(Mischief::Spins);
     let mut rounds = Rounds::default();
-    Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
-        Crowd::with(&crowded, &plan.all, |all| {
+    Crowd::with(&alone, std::slice::from_ref(&plan.one), kind, |one| {
+        Crowd::with(&crowded, &plan.all, kind, |all| {
             for _ in 0..effort.rounds {
                 let alone = one.measure(Effort::lead(1), effort.window(1))?;
                 let (together, _) = beside(&crowded, all, mischief, effort, plan.all.len())?;
                 rounds.add(&plan.all, &alone, &together);
             }
+            look(&crowded, all);
             Ok(())
         })
     })?;
@@ -100,9 +121,10 @@ pub fn beside_rogue(
 ) -> anyhow::Result<(Spread, u64)> {
     let plan = Plan::equal(count);
     let (alone, crowded) = (host(None)?, host(Some(effort.run_limit))?);
+    let kind = SimGuestConfig::default();
     let (mut rounds, mut times) = (Rounds::default(), 0);
-    Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
-        Crowd::with(&crowded, &plan.all, |all| {
+    Crowd::with(&alone, std::slice::from_ref(&plan.one), &kind, |one| {
+        Crowd::with(&crowded, &plan.all, &kind, |all| {
             for _ in 0..effort.rounds {
                 let alone = one.measure(Effort::lead(1), effort.window(1))?;
                 let mischief = Some(mischief);
@@ -120,12 +142,13 @@ pub fn beside_rogue(
 pub fn idle_neighbours(idle: u32, effort: &Effort) -> anyhow::Result<Spread> {
     let (alone, crowded) = (host(None)?, host(None)?);
     let load = [Load::steady()];
+    let kind = SimGuestConfig::default();
     let mut ratios = Vec::new();
     // The idle ones have drivers, which wait for work.
     let idle: Vec<Load> = (0..idle).map(|_| Load::steady()).collect();
-    Crowd::with(&alone, &load, |one| {
-        Crowd::with(&crowded, &idle, |_| {
-            Crowd::with(&crowded, &load, |busy| {
+    Crowd::with(&alone, &load, &kind, |one| {
+        Crowd::with(&crowded, &idle, &kind, |_| {
+            Crowd::with(&crowded, &load, &kind, |busy| {
                 for _ in 0..effort.rounds * 2 {
                     let alone = one.measure(Effort::lead(1), effort.window(1))?;
                     let beside = busy.measure(Effort::lead(1), effort.window(1))?;
@@ -167,12 +190,15 @@ struct Rounds {
     jain: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
+    mismatches: u64,
 }
 
 impl Rounds {
     fn add(&mut self, loads: &[Load], alone: &Sample, together: &Sample) {
         self.throughput.push(throughput(loads, alone, together));
         self.jain.push(jain_of(loads, together));
+        let guests = alone.guests.iter().chain(&together.guests);
+        self.mismatches = guests.map(|g| g.mismatches).sum();
         let mut waits = BTreeMap::new();
         for &(ns, n) in together.guests.iter().flat_map(|g| &g.waits) {
             *waits.entry(ns).or_insert(0) += n;
@@ -192,6 +218,7 @@ impl Rounds {
             jain: Spread::of(self.jain),
             wait_us_p50: Spread::of(self.p50),
             wait_us_p99: Spread::of(self.p99),
+            mismatches: self.mismatches,
         }
     }
 }
