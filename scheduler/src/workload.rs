@@ -26,7 +26,8 @@ use image::Image;
 pub use image::ImageError;
 pub use shadow::Shadow;
 use shadow::{ShadowRing, read_ring, write_ring};
-use site::{Placed, WorkloadSite};
+use site::Placed;
+pub use site::WorkloadSite;
 
 /// What a workload is made from.
 pub struct Source<'a> {

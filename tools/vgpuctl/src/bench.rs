@@ -9,6 +9,7 @@ mod gtt;
 mod mmio;
 mod nowhere;
 mod ring;
+mod scan;
 mod spread;
 mod switch;
 
@@ -29,6 +30,7 @@ enum Bench {
     Fairness(fairness::Args),
     Density(density::Args),
     Gtt(gtt::Args),
+    Scan(scan::Args),
     Switch(switch::Args),
 }
 
@@ -44,6 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Fairness(args) => fairness::run(args),
         Bench::Density(args) => density::run(args),
         Bench::Gtt(args) => gtt::run(args),
+        Bench::Scan(args) => scan::run(args),
         Bench::Switch(args) => switch::run(args),
     }
 }

@@ -10,13 +10,13 @@ use gen8::{Engine, pte};
 use gpu_bus::{GGTT_BASE, Gpu};
 use guest_driver::{Context, Frames, Platform};
 use guest_memory::{GuestMemory, VecMemory};
-use vgpu_sched::audit::AuditLimits;
+use vgpu_sched::audit::{AuditLimits, Auditor};
 use vgpu_sched::dma::{DmaSpace, GuestMap, HostPages, MapLimits};
 use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::ppgtt::{ShadowTables, TableLimits};
 use vgpu_sched::registers::Registers;
 use vgpu_sched::windows::Windows;
-use vgpu_sched::workload::{Element, Shadow, Source, Workload, prepare};
+use vgpu_sched::workload::{Element, Shadow, Source, Workload, WorkloadSite, prepare};
 
 /// A GPU that does nothing.
 struct Still;
@@ -171,7 +171,17 @@ impl Guest {
         let batch = context.slots[0].batch_va;
         context.add_request(&*self.memory, batch)?;
         let descriptor = context.publish(&*self.memory)?;
-        let source = Source {
+        let mut shadow = std::mem::take(&mut self.shadow);
+        let element = prepare(&self.source(host), &mut shadow, self.engine, descriptor);
+        self.shadow = shadow;
+        match element? {
+            Element::Work(work) => Ok(work),
+            Element::Empty => bail!("a request left the ring empty"),
+        }
+    }
+
+    fn source<'a>(&'a self, host: &'a Host) -> Source<'a> {
+        Source {
             vgpu: self.id,
             map: &self.map,
             table: &*self.table,
@@ -179,11 +189,18 @@ impl Guest {
             windows: &host.windows,
             pages: &host.pages,
             limits: AuditLimits::default(),
-        };
-        match prepare(&source, &mut self.shadow, self.engine, descriptor)? {
-            Element::Work(work) => Ok(work),
-            Element::Empty => bail!("a request left the ring empty"),
         }
+    }
+
+    /// Has an audit as a submission's, and lets go of what it asked for.
+    pub fn audit<R>(
+        &self,
+        host: &Host,
+        run: impl FnOnce(&mut Auditor<'_, WorkloadSite<'_>>) -> R,
+    ) -> R {
+        let source = self.source(host);
+        let mut site = WorkloadSite::new(&source);
+        run(&mut Auditor::new(self.engine, &mut site, source.limits))
     }
 
     /// The workload is through.
