@@ -68,6 +68,8 @@ pub struct Workload {
     pub effects: Effects,
     /// What it cost so far.
     pub cost: Cost,
+    /// For whoever made it: which shadow it runs from.
+    pub shadow: usize,
     registers: Arc<HostPage>,
     /// Where the guest has its register page.
     guest_registers: u64,
@@ -164,7 +166,7 @@ pub fn prepare(
     let mut pins: Vec<Pin> = named.into_values().collect();
 
     // The shadow ring.
-    let shadow_ring = write_ring(source, shadow, engine, &ring, &words)?;
+    let shadow_ring = write_ring(source, shadow, &ring, &words)?;
     image.set_ring(shadow_ring.pin.address(), &shadow_ring);
 
     // The tables.
@@ -214,6 +216,7 @@ pub fn prepare(
             bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched,
             commands,
         },
+        shadow: 0,
         registers: Arc::clone(&registers),
         guest_registers,
         guest_tail: ring.tail,
@@ -237,6 +240,12 @@ impl Workload {
             self.set_register(lrc::RING_HEAD, head);
         }
         head.is_some()
+    }
+
+    /// Offset of the end of the guest's ring.
+    #[must_use]
+    pub const fn guest_tail(&self) -> u32 {
+        self.guest_tail
     }
 
     /// How often it can be loaded again while it runs.
@@ -289,6 +298,18 @@ impl Workload {
         }
         written
     }
+}
+
+/// Where the ring of the context that `descriptor` names ends: what the guest
+/// has in its image now. `None` when the image is not there.
+#[must_use]
+pub fn ring_tail(source: &Source<'_>, descriptor: Descriptor) -> Option<u32> {
+    let page = descriptor.register_page() >> 12;
+    let gpa = translate(source.table, page).ok()?.address()?;
+    let at = u64::try_from(lrc::RING_TAIL * 4).ok()?;
+    let mut bytes = [0; 4];
+    source.map.read(gpa.checked_add(at)?, &mut bytes).ok()?;
+    Some(u32::from_le_bytes(bytes) & lrc::TAIL_OFFSET)
 }
 
 fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn>, NotMapped> {

@@ -70,6 +70,7 @@ impl EngineUnit {
         }
         state.waiters -= 1;
         self.feed(&mut state);
+        self.set_alarm(&mut state);
         drop(state);
         self.tell();
     }
