@@ -2,6 +2,7 @@
 
 mod driver;
 mod failures;
+mod handover;
 mod one_guest;
 mod scripted;
 mod seen;
