@@ -35,6 +35,10 @@ impl Vgpu {
                     _ => return,
                 }
             }
+            if !lane.flights().is_empty() && self.tables.crowded() {
+                lane.wait_alone();
+                return;
+            }
             let Some((number, shadow)) = lane.free_shadow() else {
                 return;
             };
