@@ -1,5 +1,6 @@
 //! The scheduler on the software GPU, driven by tiny guests.
 
+mod ahead;
 mod driver;
 mod failures;
 mod handover;
