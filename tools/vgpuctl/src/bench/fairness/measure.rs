@@ -64,6 +64,11 @@ pub fn host(run_limit: Option<Duration>) -> anyhow::Result<SimHost> {
 pub struct Figures {
     /// Work done, by what one vGPU alone does.
     pub throughput_vs_one: Spread,
+    /// Work done by one vGPU alone, by the engine's time: what is lost between
+    /// its batches is missing.
+    pub utilization_one: Spread,
+    /// Likewise by all.
+    pub utilization: Spread,
     /// Jain's index of time on the engine by weight.
     pub jain: Spread,
     /// From ready to the engine.
@@ -99,7 +104,9 @@ pub fn beside_rogue(
     effort: &Effort,
 ) -> anyhow::Result<(Spread, u64)> {
     let plan = Plan::equal(count);
-    let (alone, crowded) = (host(None)?, host(Some(effort.run_limit))?);
+    // The others' end by themselves, or with their owner.
+    let limit = (mischief == Mischief::Spins).then_some(effort.run_limit);
+    let (alone, crowded) = (host(None)?, host(limit)?);
     let (mut rounds, mut times) = (Rounds::default(), 0);
     Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
         Crowd::with(&crowded, &plan.all, |all| {
@@ -164,6 +171,8 @@ fn beside(
 #[derive(Default)]
 struct Rounds {
     throughput: Vec<f64>,
+    one: Vec<f64>,
+    all: Vec<f64>,
     jain: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
@@ -172,6 +181,8 @@ struct Rounds {
 impl Rounds {
     fn add(&mut self, loads: &[Load], alone: &Sample, together: &Sample) {
         self.throughput.push(throughput(loads, alone, together));
+        self.one.push(utilization(loads, alone));
+        self.all.push(utilization(loads, together));
         self.jain.push(jain_of(loads, together));
         let mut waits = BTreeMap::new();
         for &(ns, n) in together.guests.iter().flat_map(|g| &g.waits) {
@@ -189,6 +200,8 @@ impl Rounds {
     fn figures(self) -> Figures {
         Figures {
             throughput_vs_one: Spread::of(self.throughput),
+            utilization_one: Spread::of(self.one),
+            utilization: Spread::of(self.all),
             jain: Spread::of(self.jain),
             wait_us_p50: Spread::of(self.p50),
             wait_us_p99: Spread::of(self.p99),
@@ -207,14 +220,22 @@ fn engines(loads: &[Load]) -> impl Iterator<Item = usize> {
 
 /// Work a second by that of one alone: the mean over the engines in use.
 fn throughput(loads: &[Load], alone: &Sample, together: &Sample) -> f64 {
-    let rate = |sample: &Sample, engine: usize| {
-        let work: u64 = sample.guests.iter().map(|g| g.work_ns[engine]).sum();
-        as_f64(work) / sample.elapsed.as_secs_f64()
-    };
     let ratios: Vec<f64> = engines(loads)
-        .map(|e| rate(together, e) / rate(alone, e).max(1.0))
+        .map(|e| rate(together, e) / rate(alone, e).max(1e-9))
         .collect();
     mean(&ratios)
+}
+
+/// Work by time: the mean over the engines that `loads` use.
+fn utilization(loads: &[Load], sample: &Sample) -> f64 {
+    let rates: Vec<f64> = engines(loads).map(|e| rate(sample, e)).collect();
+    mean(&rates)
+}
+
+/// Work done on an engine, by time.
+fn rate(sample: &Sample, engine: usize) -> f64 {
+    let work: u64 = sample.guests.iter().map(|g| g.work_ns[engine]).sum();
+    as_f64(work) / (sample.elapsed.as_secs_f64() * 1e9)
 }
 
 /// Jain's index of the engine on which it is worst.
