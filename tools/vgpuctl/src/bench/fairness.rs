@@ -2,7 +2,7 @@
 //!
 //! Simulated guests with real drivers, real device models and vgpud's real
 //! scheduler on the software GPU. Its engines are given a speed: a command
-//! takes 1 µs, filling 1 KiB 4 µs, and the engine's thread sleeps most of
+//! takes 2 µs, filling 1 KiB 4 µs, and the engine's thread sleeps most of
 //! that. So an engine's time is not the CPUs' time, as on hardware, and what
 //! is seen is what the scheduler does with it; work that is on its way
 //! between guest and engine costs CPU time that the bench does not hide.

@@ -144,6 +144,9 @@ impl Crowd<'_> {
         let start = |load: &Load| {
             let config = SimGuestConfig {
                 share: load.share,
+                // Many threads that look for requests take the CPUs from
+                // each other.
+                spin: Duration::ZERO,
                 ..SimGuestConfig::default()
             };
             SimGuest::start(host, &config)
