@@ -56,7 +56,7 @@ pub struct Args {
 
     /// How long a batch may run before vgpud resets it, where there is a
     /// rogue, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 50,
+    #[arg(long, value_name = "MS", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(5..=10_000))]
     run_limit: u32,
 }
