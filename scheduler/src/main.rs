@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
-
 use vgpu_sched::scheduler::Config;
+use vgpu_sched::switch::SwitchMode;
 
 use crate::daemon::{Daemon, DmCommand, Limits, XenPlatform};
 
@@ -40,6 +40,12 @@ struct Args {
     /// off by a reset of its context, and its guest is told.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     run_limit: u64,
+
+    /// How an engine's registers go from one vGPU to the next: full, no-readback,
+    /// merged, delta-previous or delta-image. All but the last are there to be
+    /// compared with it.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    switch_mode: SwitchMode,
 
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
@@ -81,6 +87,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let GpuKind::Softgpu = args.gpu;
     let config = Config {
         run_limit: Duration::from_secs(args.run_limit),
+        switch_mode: args.switch_mode,
         ..Config::default()
     };
     let platform = XenPlatform::open(&config)?;

@@ -52,6 +52,20 @@ fn what_would_lead_past_the_audit_is_cleared() {
     );
 }
 
+#[test]
+fn only_what_changed_of_the_gpus_part_is_copied_back() {
+    let before = [0; 64];
+    let mut after = [0; 64];
+    assert_eq!(changed(&before, &after, 16), None);
+    // In front of its part changes do not count.
+    after[12] = 1;
+    assert_eq!(changed(&before, &after, 16), None);
+    after[21] = 1;
+    assert_eq!(changed(&before, &after, 16), Some((20, 24)));
+    after[63] = 1;
+    assert_eq!(changed(&before, &after, 16), Some((20, 64)));
+}
+
 /// The entries of a global table, as the GPU has them.
 #[derive(Default)]
 struct Table(std::sync::Mutex<std::collections::HashMap<u32, u64>>);

@@ -345,17 +345,18 @@ impl Guest {
         }
     }
 
-    /// Whether load `seq`, of one element, is through; takes what events there
-    /// are.
-    pub fn done(&mut self, seq: u64) -> bool {
+    /// Takes what events there are: the loads of one element that are
+    /// through.
+    pub fn done(&mut self) -> Vec<u64> {
+        let mut done = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::ContextDone { seq: s, .. } if s == seq => return true,
-                Event::Interrupt { .. } | Event::ContextDone { .. } => {}
+                Event::ContextDone { seq, .. } => done.push(seq),
+                Event::Interrupt { .. } => {}
                 other => panic!("{other:?}, {:?}", self.handle.inspect().refusals),
             }
         }
-        false
+        done
     }
 
     /// Waits until single-element loads are through, in any order.

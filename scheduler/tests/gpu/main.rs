@@ -2,8 +2,10 @@
 
 mod driver;
 mod failures;
+mod handover;
 mod one_guest;
 mod scripted;
+mod seen;
 mod slots;
 mod storm;
 mod stuck;

@@ -1,8 +1,10 @@
 //! `vgpuctl bench`: how fast single parts are, without Xen.
 
+mod aperture;
 mod eventfd;
 mod fairness;
 mod mmio;
+mod nowhere;
 mod ring;
 mod spread;
 mod switch;
@@ -20,6 +22,7 @@ pub struct Args {
 enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
+    Aperture(aperture::Args),
     Fairness(fairness::Args),
     Switch(switch::Args),
 }
@@ -32,6 +35,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.bench {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
+        Bench::Aperture(args) => aperture::run(args),
         Bench::Fairness(args) => fairness::run(args),
         Bench::Switch(args) => switch::run(args),
     }
