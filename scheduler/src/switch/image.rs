@@ -47,6 +47,18 @@ impl HardwareImage {
         self.known.set(index);
     }
 
+    /// One register of a group that is being brought to other values holds
+    /// `value` now. The digest comes with [`HardwareImage::agree`].
+    pub fn put(&mut self, index: usize, value: u32) {
+        self.values[index] = value;
+    }
+
+    /// A whole group holds values of which `digest` is the digest.
+    pub fn agree(&mut self, group: usize, members: Bits, digest: Digest) {
+        self.digests[group] = digest;
+        self.known |= members;
+    }
+
     pub fn get(&self, index: usize) -> Option<u32> {
         self.known.has(index).then(|| self.values[index])
     }

@@ -11,7 +11,7 @@ use super::image::HardwareImage;
 use super::layout::{Layout, layout};
 use super::mode::SwitchMode;
 use super::plain;
-use crate::registers::Registers;
+use crate::registers::{Accesses, Registers, Series};
 
 /// Register accesses of one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,12 @@ pub struct SwitchCost {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
+}
+
+impl From<Accesses> for SwitchCost {
+    fn from(Accesses { reads, writes }: Accesses) -> Self {
+        Self { reads, writes }
+    }
 }
 
 impl std::ops::AddAssign for SwitchCost {
@@ -52,12 +58,18 @@ pub fn prologue_commands(pairs: &[(u32, u32)]) -> Vec<u32> {
     words
 }
 
-/// What is known of the registers when a delta begins.
+/// What is known of the registers when a delta begins, and what follows it.
 trait Held {
     /// What the register holds, if that is known.
     fn get(&self, index: usize) -> Option<u32>;
     /// Whether the whole group holds what `file` wants.
     fn agrees(&self, group: usize, members: Bits, file: &RegisterFile) -> bool;
+    /// A register was read.
+    fn found(&mut self, index: usize, value: u32);
+    /// A register was written. Its group is brought to `file`.
+    fn wrote(&mut self, index: usize, value: u32);
+    /// The whole group holds what `file` wants now.
+    fn agreed(&mut self, group: usize, members: Bits, file: &RegisterFile);
 }
 
 impl Held for HardwareImage {
@@ -67,6 +79,18 @@ impl Held for HardwareImage {
 
     fn agrees(&self, group: usize, members: Bits, file: &RegisterFile) -> bool {
         self.known().covers(members) && self.digest(group) == file.digest(group)
+    }
+
+    fn found(&mut self, index: usize, value: u32) {
+        self.set(index, value);
+    }
+
+    fn wrote(&mut self, index: usize, value: u32) {
+        self.put(index, value);
+    }
+
+    fn agreed(&mut self, group: usize, members: Bits, file: &RegisterFile) {
+        self.agree(group, members, file.digest(group));
     }
 }
 
@@ -86,6 +110,11 @@ impl Held for Previous<'_> {
         let same = |p: &RegisterFile| p.digest(group) == file.digest(group);
         self.known.covers(members) && self.file.is_some_and(same)
     }
+
+    // What a file holds is followed where it is.
+    fn found(&mut self, _index: usize, _value: u32) {}
+    fn wrote(&mut self, _index: usize, _value: u32) {}
+    fn agreed(&mut self, _group: usize, _members: Bits, _file: &RegisterFile) {}
 }
 
 /// Brings one engine's registers from vGPU to vGPU.
@@ -150,21 +179,19 @@ impl Switcher {
         outgoing: Option<&mut RegisterFile>,
         incoming: &RegisterFile,
     ) -> SwitchCost {
-        let mut cost = SwitchCost::default();
-        let mut known = Bits::NONE;
-        let previous = outgoing.map(|out| {
-            let (reads, lost) = save(self.layout, gpu, out, |_, _| {});
-            cost.reads += reads;
-            // What it wrote since it last ran the GPU does not hold.
-            known = self.layout.outside & !(lost | out.pending);
-            &*out
-        });
-        let held = Previous {
-            file: previous,
-            known,
+        let mut series = gpu.series();
+        let mut held = Previous {
+            file: None,
+            known: Bits::NONE,
         };
-        cost.writes += restore(self.layout, gpu, &held, incoming, |_| {});
-        cost
+        if let Some(out) = outgoing {
+            let lost = save(self.layout, &mut series, out, &mut held);
+            // What it wrote since it last ran the GPU does not hold.
+            held.known = self.layout.outside & !(lost | out.pending);
+            held.file = Some(out);
+        }
+        restore(self.layout, &mut series, &mut held, incoming);
+        series.accesses().into()
     }
 
     fn delta_image(
@@ -173,20 +200,12 @@ impl Switcher {
         outgoing: Option<&mut RegisterFile>,
         incoming: &RegisterFile,
     ) -> SwitchCost {
-        let mut cost = SwitchCost::default();
+        let mut series = gpu.series();
         if let Some(out) = outgoing {
-            let image = &mut self.image;
-            cost.reads += save(self.layout, gpu, out, |i, held| image.set(i, held)).0;
+            save(self.layout, &mut series, out, &mut self.image);
         }
-        // Written after the walk: the walk looks at the image.
-        let mut written = Bits::NONE;
-        cost.writes += restore(self.layout, gpu, &self.image, incoming, |i| {
-            written.set(i);
-        });
-        for index in written.iter() {
-            self.image.set(index, incoming.granted(index));
-        }
-        cost
+        restore(self.layout, &mut series, &mut self.image, incoming);
+        series.accesses().into()
     }
 
     /// The engine's owner runs again: gives the GPU what it wrote meanwhile.
@@ -394,54 +413,43 @@ impl Switcher {
     }
 }
 
-/// Reads what only the GPU knows of the outgoing vGPU's values. Returns the
-/// number of reads and what is still not known.
+/// Reads what only the GPU knows of the outgoing vGPU's values. Returns what
+/// is still not known.
 fn save(
     layout: &Layout,
-    gpu: &Registers,
+    gpu: &mut Series<'_>,
     out: &mut RegisterFile,
-    mut each: impl FnMut(usize, u32),
-) -> (u64, Bits) {
+    held: &mut impl Held,
+) -> Bits {
     let stale = std::mem::take(&mut out.stale);
     // What it wrote since it last ran is newer.
     let wanted = stale & layout.saved & !out.pending;
-    let mut reads = 0;
     for index in wanted.iter() {
         let slot = &layout.slots[index];
-        let held = slot.settled(gpu.read32(slot.offset));
-        reads += 1;
-        out.take(index, held);
-        each(index, held);
+        let value = slot.settled(gpu.read32(slot.offset));
+        out.take(index, value);
+        held.found(index, value);
     }
-    (reads, stale & !wanted)
+    stale & !wanted
 }
 
-/// Writes what `incoming` wants and the GPU does not hold. Returns the number
-/// of writes.
-fn restore(
-    layout: &Layout,
-    gpu: &Registers,
-    held: &impl Held,
-    incoming: &RegisterFile,
-    mut each: impl FnMut(usize),
-) -> u64 {
-    let mut writes = 0;
+/// Writes what `incoming` wants and the GPU does not hold.
+fn restore(layout: &Layout, gpu: &mut Series<'_>, held: &mut impl Held, incoming: &RegisterFile) {
     for (group, members) in layout.groups.iter().enumerate() {
         if held.agrees(group, *members, incoming) {
             continue;
         }
         for index in members.iter() {
-            let slot = &layout.slots[index];
             let wanted = incoming.granted(index);
             let have = held.get(index);
             if have == Some(wanted) {
                 continue;
             }
+            let slot = &layout.slots[index];
             let change = have.map_or(slot.width, |h| h ^ wanted);
             gpu.write32(slot.offset, slot.raw(wanted, change));
-            writes += 1;
-            each(index);
+            held.wrote(index, wanted);
         }
+        held.agreed(group, *members, incoming);
     }
-    writes
 }

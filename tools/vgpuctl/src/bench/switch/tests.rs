@@ -33,7 +33,7 @@ fn every_figure_is_there_and_the_aims_are_met() {
                 }
                 assert!(number("gtt_bytes") >= 0.0);
                 assert!(number("context_bytes") > 0.0);
-                assert!(figures["rcs"]["reads"].as_f64().unwrap() >= 1.0);
+                assert!(figures["engines"]["rcs0"]["reads"].as_f64().unwrap() >= 1.0);
             }
             let best = &modes["delta_image"];
             let fewer = best["fewer"].as_f64().unwrap();
