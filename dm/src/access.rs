@@ -71,6 +71,10 @@ impl IoHandler for Access<'_> {
         }
     }
 
+    fn is_memory(&self, addr: u64, len: usize) -> bool {
+        self.block(addr, len).is_some()
+    }
+
     fn read_run(&mut self, addr: u64, size: u32, buf: &mut [u8]) {
         if let Some((bar, offset)) = self.block(addr, buf.len()) {
             return self.device.read_block(bar, offset, buf);

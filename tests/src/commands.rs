@@ -1,7 +1,7 @@
 //! Command streams: of every command there is, with fields that are often
 //! plausible, and of the nasty ones by name.
 
-use gen8::cmd::{self, BLT, Command, Length, MI, RENDER, mi_op};
+use gen8::cmd::{self, CLIENTS, Length, mi_op};
 use gen8::{Engine, ring};
 
 use crate::Bytes;
@@ -53,24 +53,21 @@ fn register(b: &mut Bytes<'_>, engine: Engine) -> u32 {
 }
 
 fn any(b: &mut Bytes<'_>, engine: Engine, n: usize, out: &mut Vec<u32>) {
-    let command: Command = match b.u8() % 3 {
-        0 => match MI[usize::from(b.u8() % 64)] {
-            Some(c) => c,
-            None => return out.push(b.value_u32()),
-        },
-        1 => b.pick(BLT),
-        _ => b.pick(RENDER),
-    };
+    let (_, rows) = b.pick(&CLIENTS);
+    let command = b.pick(rows);
     let mut dw0 = command.value;
     let len = match command.length {
         Length::Fixed(n) => n,
-        Length::Field(mask) => {
-            let last = command.addresses.iter().map(|a| a.dword + 2).max();
-            let natural = u32::from(last.unwrap_or(4).max(3)) + u32::from(b.u8() % 4);
+        Length::Field { mask, bias } => {
+            let least = command.lengths.least();
+            let natural = match command.lengths.most() {
+                Some(most) => least + u32::from(b.u8()) % (most - least + 1),
+                None => least + u32::from(b.u8() % 4),
+            };
             let field = if b.rarely(16) {
                 b.value_u32()
             } else {
-                natural - 2
+                natural - bias
             };
             dw0 |= field & mask;
             // What follows is as long as it should be, whatever it says.

@@ -16,7 +16,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use fxhash::FxHashMap;
-use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
+use guest_memory::{Gfn, GuestMemory, MemoryError, PAGE_SIZE, for_each_page, for_each_piece};
 use nix::errno::Errno;
 
 use self::piece::{PIECE_FRAMES, Piece, Slot};
@@ -267,6 +267,47 @@ impl GuestMemory for ForeignMemory {
         })
     }
 
+    fn read_pieces(
+        &self,
+        gpa: u64,
+        piece: usize,
+        stride: usize,
+        buf: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        if !one_page(gpa, piece, stride, buf.len()) {
+            return for_each_piece(gpa, piece, stride, buf.len(), |at, range| {
+                self.read(at, &mut buf[range])
+            });
+        }
+        self.with_page(Gfn::containing(gpa), |slot| {
+            // All in the page of the first, so within its slot.
+            let _ = for_each_piece(gpa & 0xfff, piece, stride, buf.len(), |at, range| {
+                slot.read(usize::try_from(at).unwrap_or(0), &mut buf[range]);
+                Ok(())
+            });
+        })
+    }
+
+    fn write_pieces(
+        &self,
+        gpa: u64,
+        piece: usize,
+        stride: usize,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        if !one_page(gpa, piece, stride, data.len()) {
+            return for_each_piece(gpa, piece, stride, data.len(), |at, range| {
+                self.write(at, &data[range])
+            });
+        }
+        self.with_page(Gfn::containing(gpa), |slot| {
+            let _ = for_each_piece(gpa & 0xfff, piece, stride, data.len(), |at, range| {
+                slot.write(usize::try_from(at).unwrap_or(0), &data[range]);
+                Ok(())
+            });
+        })
+    }
+
     fn invalidate(&self) {
         let mut cache = self.lock_mut();
         cache.epoch += 1;
@@ -275,4 +316,15 @@ impl GuestMemory for ForeignMemory {
         drop(pieces);
         self.counters.invalidated.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Whether pieces lie in one page, and there is one.
+fn one_page(gpa: u64, piece: usize, stride: usize, len: usize) -> bool {
+    let piece = piece.max(1);
+    let last = len.div_ceil(piece).saturating_sub(1);
+    let end = usize::try_from(gpa & 0xfff)
+        .unwrap_or(PAGE_SIZE)
+        .saturating_add(last.saturating_mul(stride))
+        .saturating_add(piece.min(len));
+    len > 0 && end <= PAGE_SIZE
 }

@@ -10,6 +10,7 @@ use vgpu_ring::Request;
 use crate::backlog::Backlog;
 use crate::config::Config;
 use crate::engines::Engines;
+use crate::fences::Fences;
 use crate::gmbus::Gmbus;
 use crate::interrupts::{BankId, Interrupts};
 use crate::pci::Pci;
@@ -63,6 +64,10 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) pci: Pci,
     pub(crate) regs: RegisterFile,
+    /// The fence registers as the aperture has them.
+    pub(crate) fences: Arc<Fences>,
+    /// Fences written since, a bit each.
+    pub(crate) fences_written: u32,
     pub(crate) irqs: Interrupts,
     pub(crate) engines: Engines,
     pub(crate) gmbus: Gmbus,
@@ -84,6 +89,8 @@ impl Core {
         Self {
             pci: Pci::new(config),
             regs: RegisterFile::new(config),
+            fences: Arc::default(),
+            fences_written: 0,
             irqs: Interrupts::default(),
             engines: Engines::default(),
             gmbus: Gmbus::new(config.mode),
@@ -121,8 +128,12 @@ impl Core {
     }
 
     /// Brings what leaves the device in line with its state: the interrupt
-    /// line and the alarm. Called at the end of every entry.
+    /// line, the alarm, and the fences that the aperture has. Called at the end of every entry.
     pub(crate) fn settle(&mut self, seams: &Seams) {
+        if self.fences_written != 0 {
+            let written = std::mem::take(&mut self.fences_written);
+            self.fences.follow(&self.regs, written);
+        }
         self.settle_interrupt(seams);
         if self.backlog.is_empty() {
             self.retry_at = None;

@@ -1,13 +1,13 @@
 //! The device's entry points.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gen8::vreg::pvinfo;
 use serde::Serialize;
 use vgpu_ring::{Event, Request};
 
-use crate::aperture;
+use crate::aperture::Aperture;
 use crate::config::{Config, ConfigError};
 use crate::core::{Core, Seams};
 use crate::inspect::Inspection;
@@ -45,12 +45,18 @@ impl Exits {
     /// Accesses to either window, all kinds together.
     #[must_use]
     pub const fn windows(&self) -> u64 {
-        self.mmio_reads
-            + self.mmio_writes
-            + self.ggtt_reads
-            + self.ggtt_writes
-            + self.aperture_reads
-            + self.aperture_writes
+        self.of(Bar::Registers) + self.of(Bar::Aperture)
+    }
+
+    /// Accesses to a window.
+    #[must_use]
+    pub const fn of(&self, bar: Bar) -> u64 {
+        match bar {
+            Bar::Registers => {
+                self.mmio_reads + self.mmio_writes + self.ggtt_reads + self.ggtt_writes
+            }
+            Bar::Aperture => self.aperture_reads + self.aperture_writes,
+        }
     }
 }
 
@@ -60,8 +66,6 @@ struct Counters {
     mmio_writes: AtomicU64,
     ggtt_reads: AtomicU64,
     ggtt_writes: AtomicU64,
-    aperture_reads: AtomicU64,
-    aperture_writes: AtomicU64,
     config: AtomicU64,
 }
 
@@ -77,7 +81,7 @@ pub struct Device {
     /// Bases of BAR0 and BAR2, so that an access finds its window without
     /// the lock.
     windows: [AtomicU64; 2],
-    aperture_bytes: u64,
+    aperture: Aperture,
     counters: Counters,
 }
 
@@ -110,7 +114,10 @@ impl Device {
 
     fn with(core: Core, seams: Seams) -> Self {
         Self {
-            aperture_bytes: core.config.aperture_bytes().into(),
+            aperture: Aperture::new(
+                core.config.aperture_bytes().into(),
+                Arc::clone(&core.fences),
+            ),
             core: Mutex::new(core),
             seams,
             windows: [const { AtomicU64::new(UNMAPPED) }; 2],
@@ -136,7 +143,7 @@ impl Device {
     pub fn window_bytes(&self, bar: Bar) -> u64 {
         match bar {
             Bar::Registers => BAR0_BYTES,
-            Bar::Aperture => self.aperture_bytes,
+            Bar::Aperture => self.aperture.bytes(),
         }
     }
 
@@ -202,13 +209,7 @@ impl Device {
     /// time.
     pub fn read_block(&self, bar: Bar, offset: u64, buf: &mut [u8]) {
         match bar {
-            Bar::Aperture => {
-                count(&self.counters.aperture_reads);
-                match u32::try_from(offset).ok().filter(|o| self.reaches(*o, buf)) {
-                    Some(offset) => drop(aperture::read(&self.seams, offset, buf)),
-                    None => buf.fill(0xff),
-                }
-            }
+            Bar::Aperture => self.aperture.read(&self.seams, offset, buf),
             Bar::Registers if offset < GGTT_BASE => {
                 for (at, part) in (offset..).step_by(4).zip(buf.chunks_mut(4)) {
                     let value = self.read(bar, at, part.len()).to_le_bytes();
@@ -229,13 +230,7 @@ impl Device {
     /// Writes a run of bytes of a window, like [`Device::read_block`].
     pub fn write_block(&self, bar: Bar, offset: u64, data: &[u8]) {
         match bar {
-            Bar::Aperture => {
-                count(&self.counters.aperture_writes);
-                let offset = u32::try_from(offset).ok();
-                if let Some(offset) = offset.filter(|o| self.reaches(*o, data)) {
-                    aperture::write(&self.seams, offset, data);
-                }
-            }
+            Bar::Aperture => self.aperture.write(&self.seams, offset, data),
             Bar::Registers if offset < GGTT_BASE => {
                 for (at, part) in (offset..).step_by(4).zip(data.chunks(4)) {
                     let mut value = [0; 8];
@@ -248,14 +243,6 @@ impl Device {
                 self.write_entries(offset - GGTT_BASE, data);
             }
         }
-    }
-
-    /// Whether an access lies within the aperture.
-    fn reaches(&self, offset: u32, data: &[u8]) -> bool {
-        let len = u64::try_from(data.len()).unwrap_or(u64::MAX);
-        u64::from(offset)
-            .checked_add(len)
-            .is_some_and(|end| end <= self.aperture_bytes)
     }
 
     /// Writes bytes of page-table entries. Whole entries need no lock; parts
@@ -343,13 +330,14 @@ impl Device {
     pub fn exits(&self) -> Exits {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         let c = &self.counters;
+        let aperture = self.aperture.counts();
         Exits {
             mmio_reads: get(&c.mmio_reads),
             mmio_writes: get(&c.mmio_writes),
             ggtt_reads: get(&c.ggtt_reads),
             ggtt_writes: get(&c.ggtt_writes),
-            aperture_reads: get(&c.aperture_reads),
-            aperture_writes: get(&c.aperture_writes),
+            aperture_reads: aperture.reads,
+            aperture_writes: aperture.writes,
             config: get(&c.config),
         }
     }
@@ -358,7 +346,8 @@ impl Device {
     #[must_use]
     pub fn inspect(&self) -> Inspection {
         let exits = self.exits();
-        self.lock().inspect(&self.seams, exits)
+        let aperture = self.aperture.view();
+        self.lock().inspect(&self.seams, exits, aperture)
     }
 
     /// The state to save.

@@ -7,9 +7,9 @@ use gen8::{Engine, EngineSet, irq, lrc, ring};
 use serde::{Deserialize, Serialize};
 use vgpu_ring::{Event, Request};
 
-use crate::aperture;
 use crate::core::{Core, Seams};
 use crate::execlist::{BadExeclist, Entry, Execlist, ExeclistV1, LoadV1, Wrote};
+use crate::table_memory;
 
 /// One engine.
 #[derive(Debug, Default)]
@@ -194,7 +194,7 @@ impl Core {
         let page = self.engines.get(engine).port.running()?.register_page();
         let dword = |index: usize| {
             let offset = u32::try_from(index * 4).ok()?;
-            aperture::read_u32(seams, page.wrapping_add(offset))
+            table_memory::read_u32(seams, page.wrapping_add(offset))
         };
         Some(match rel {
             ring::HEAD => dword(lrc::RING_HEAD)?,
@@ -293,10 +293,10 @@ impl Core {
             self.regs.set(mirror + 4, *context);
             let value = u64::from(*context) << 32 | u64::from(*status);
             let at = status_page + csb::HWSP_BUFFER + write * 8;
-            lost |= !aperture::write(seams, at, &value.to_le_bytes());
+            lost |= !table_memory::write(seams, at, &value.to_le_bytes());
         }
         let at = status_page + csb::HWSP_WRITE_POINTER;
-        lost |= !aperture::write(seams, at, &write.to_le_bytes());
+        lost |= !table_memory::write(seams, at, &write.to_le_bytes());
         self.incidents.lost_status_writes += u64::from(lost);
         self.regs.set(base + ring::CSB_PTR, pointers & !7 | write);
         self.raise_engine(engine, irq::CONTEXT_SWITCH);

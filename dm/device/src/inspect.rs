@@ -6,6 +6,7 @@ use gen8::vreg::{self, Access, Handler, Register, Saved};
 use gen8::{Engine, ring};
 use serde::Serialize;
 
+use crate::aperture::ApertureView;
 use crate::core::{Core, Incidents, Seams};
 use crate::device::Exits;
 use crate::execlist::ExeclistV1;
@@ -33,8 +34,12 @@ pub struct Inspection {
     pub registers: BTreeMap<String, String>,
     /// Accesses to either window, all kinds together.
     pub mmio_exits: u64,
+    /// Accesses by window.
+    pub exits_by_bar: BTreeMap<String, u64>,
     /// Accesses by kind.
     pub exits: Exits,
+    /// What went through BAR2, and the fences there.
+    pub aperture: ApertureView,
     /// Accesses by register, most first, when they are counted.
     pub hottest: Vec<(String, u64)>,
     /// Things that happened.
@@ -76,10 +81,17 @@ fn hex(value: impl Into<u64>) -> String {
 }
 
 impl Core {
-    pub(crate) fn inspect(&mut self, seams: &Seams, exits: Exits) -> Inspection {
+    pub(crate) fn inspect(
+        &mut self,
+        seams: &Seams,
+        exits: Exits,
+        aperture: ApertureView,
+    ) -> Inspection {
         let now = seams.clock.now_ns();
         let window = |bar: Bar| self.pci.window(bar).map(|(base, _)| hex(base));
-        let windows = [Bar::Registers, Bar::Aperture].map(|b| (b.to_string(), window(b)));
+        let bars = [Bar::Registers, Bar::Aperture];
+        let windows = bars.map(|b| (b.to_string(), window(b)));
+        let exits_by_bar = bars.map(|b| (b.to_string(), exits.of(b)));
         let banks = self.irqs.named();
         let interrupts = banks.map(|(name, b)| (name, [b.imr, b.iir, b.ier].map(hex)));
         let interrupts = interrupts.collect();
@@ -107,7 +119,9 @@ impl Core {
             master: hex(self.irqs.master()),
             pipes,
             mmio_exits: exits.windows(),
+            exits_by_bar: exits_by_bar.into_iter().collect(),
             exits,
+            aperture,
             hottest,
             incidents: self.incidents,
             backlog: self.backlog.len(),

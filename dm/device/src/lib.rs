@@ -17,6 +17,7 @@ mod display;
 mod edid;
 mod engines;
 mod execlist;
+mod fences;
 mod gmbus;
 mod inspect;
 mod interrupts;
@@ -26,7 +27,9 @@ mod pipe;
 mod registers;
 mod seams;
 mod state;
+mod table_memory;
 
+pub use aperture::{ApertureCounts, ApertureView, FenceMeaning, FenceView};
 pub use config::{
     APERTURE_MAX_MIB, APERTURE_MIN_MIB, Config, ConfigError, GGTT_MIB, GGTT_STEP_MIB,
 };

@@ -1,6 +1,7 @@
 //! Register accesses of any size and alignment, as accesses to whole dwords
 //! with the bytes concerned.
 
+use gen8::fence;
 use gen8::vreg::{Access, Handler, REGISTER_BYTES, pvinfo};
 use vgpu_ring::Request;
 
@@ -88,7 +89,7 @@ impl Core {
                     _ => 0,
                 }
             }
-            Handler::Notify => self.regs.get(offset),
+            Handler::Notify | Handler::Fence => self.regs.get(offset),
             Handler::RingState
             | Handler::MiMode
             | Handler::ResetCtl
@@ -116,6 +117,12 @@ impl Core {
                 Handler::Master => self.irqs.set_master(value),
                 Handler::Isr | Handler::Imr | Handler::Iir | Handler::Ier => {
                     self.write_bank(seams, handler, offset, value, mask);
+                }
+                Handler::Fence => {
+                    self.regs.set(offset, merged);
+                    if let Some(number) = fence::number(offset) {
+                        self.fences_written |= 1 << number;
+                    }
                 }
                 Handler::Notify => {
                     self.regs.set(offset, merged);

@@ -1,12 +1,15 @@
 //! The device's saved state: one struct a part, made by taking the runtime
 //! state apart in full, so that a forgotten field does not compile.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::backlog::Backlog;
 use crate::config::{Config, ConfigError};
 use crate::core::{Core, Incidents, Seams};
 use crate::engines::{BadEngines, Engines, EnginesV1};
+use crate::fences::Fences;
 use crate::gmbus::{Gmbus, GmbusV1};
 use crate::interrupts::{BadInterrupts, Interrupts, InterruptsV1};
 use crate::pci::{BadPciState, Pci, PciV1};
@@ -73,6 +76,9 @@ impl Core {
             engines,
             gmbus,
             pipes,
+            // What the registers say.
+            fences: _,
+            fences_written: _,
             // What it holds is told anew by `replay`.
             backlog: _,
             retry_at: _,
@@ -112,8 +118,11 @@ impl Core {
                 *to = Some(Running::restore(pipe, now).ok_or(RestoreError::Pipe(number))?);
             }
         }
+        let regs = RegisterFile::restore(config, registers)?;
         Ok(Self {
-            regs: RegisterFile::restore(config, registers)?,
+            fences: Arc::new(Fences::of(&regs)),
+            fences_written: 0,
+            regs,
             irqs: Interrupts::restore(interrupts)?,
             engines: Engines::restore(engines)?,
             gmbus: Gmbus::restore(config.mode, gmbus),

@@ -11,6 +11,7 @@ pub mod access;
 pub mod cmd;
 pub mod csb;
 pub mod engine;
+pub mod fence;
 pub mod irq;
 pub mod lrc;
 pub mod pte;

@@ -109,6 +109,8 @@ pub const PREDICATE_SRC0: u32 = 0x400;
 pub const PREDICATE_SRC1: u32 = 0x408;
 /// MI_PREDICATE_DATA, 64 bits.
 pub const PREDICATE_DATA: u32 = 0x410;
+/// NOPID (Linux `i915_reg.h:NOPID`).
+pub const NOPID: u32 = 0x94;
 /// MI_PREDICATE_RESULT.
 pub const PREDICATE_RESULT: u32 = 0x418;
 /// RING_FORCE_TO_NONPRIV: slot n is 4n on and holds the offset of a

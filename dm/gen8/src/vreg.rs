@@ -86,6 +86,8 @@ pub enum Handler {
     Iir,
     /// An interrupt bank's enables.
     Ier,
+    /// A fence: storage that the aperture follows.
+    Fence,
     /// PVINFO notification to the device model.
     Notify,
     /// LCPLL_CTL: lock and FCLK-done follow their requests.

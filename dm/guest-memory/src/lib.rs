@@ -90,6 +90,42 @@ pub trait GuestMemory: Send + Sync {
     /// See [`MemoryError`].
     fn write(&self, gpa: u64, data: &[u8]) -> Result<(), MemoryError>;
 
+    /// Copies pieces of guest memory to `buf`, one behind the other: of
+    /// `piece` bytes each but the last, the first at `gpa`, each `stride`
+    /// bytes after the one before: the row of a tile. Several in one page
+    /// cost little more than one.
+    ///
+    /// # Errors
+    /// See [`MemoryError`].
+    fn read_pieces(
+        &self,
+        gpa: u64,
+        piece: usize,
+        stride: usize,
+        buf: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        for_each_piece(gpa, piece, stride, buf.len(), |at, range| {
+            self.read(at, &mut buf[range])
+        })
+    }
+
+    /// Copies `data` to pieces of guest memory, like
+    /// [`GuestMemory::read_pieces`].
+    ///
+    /// # Errors
+    /// See [`MemoryError`].
+    fn write_pieces(
+        &self,
+        gpa: u64,
+        piece: usize,
+        stride: usize,
+        data: &[u8],
+    ) -> Result<(), MemoryError> {
+        for_each_piece(gpa, piece, stride, data.len(), |at, range| {
+            self.write(at, &data[range])
+        })
+    }
+
     /// Forgets every cached mapping: frames may have left the guest.
     fn invalidate(&self) {}
 
@@ -128,6 +164,29 @@ pub trait GuestMemory: Send + Sync {
     fn write_u64(&self, gpa: u64, value: u64) -> Result<(), MemoryError> {
         self.write(gpa, &value.to_le_bytes())
     }
+}
+
+/// Calls `f` with the address of each piece of [`GuestMemory::read_pieces`]
+/// and the range of the caller's buffer, in order. A piece of 0 bytes counts
+/// as 1; addresses wrap, and then are no memory.
+///
+/// # Errors
+/// What `f` returns.
+pub fn for_each_piece(
+    gpa: u64,
+    piece: usize,
+    stride: usize,
+    len: usize,
+    mut f: impl FnMut(u64, std::ops::Range<usize>) -> Result<(), MemoryError>,
+) -> Result<(), MemoryError> {
+    let piece = piece.max(1);
+    let stride = u64::try_from(stride).unwrap_or(0);
+    let mut at = gpa;
+    for start in (0..len).step_by(piece) {
+        f(at, start..start + piece.min(len - start))?;
+        at = at.wrapping_add(stride);
+    }
+    Ok(())
 }
 
 /// Splits `[gpa, gpa + len)` at page boundaries and calls `f` with the frame,
@@ -189,6 +248,21 @@ mod tests {
                 len: 2
             })
         );
+    }
+
+    #[test]
+    fn pieces_are_a_stride_apart() {
+        let memory = VecMemory::new(1);
+        memory.write_pieces(0x10, 4, 0x100, b"abcdefghij").unwrap();
+        let mut whole = [0; 5];
+        memory.read(0x110, &mut whole).unwrap();
+        assert_eq!(&whole, b"efgh\0");
+        memory.read(0x210, &mut whole).unwrap();
+        assert_eq!(&whole, b"ij\0\0\0");
+        let mut back = [0; 10];
+        memory.read_pieces(0x10, 4, 0x100, &mut back).unwrap();
+        assert_eq!(&back, b"abcdefghij");
+        assert!(memory.read_pieces(0, 0, 0x1000, &mut back).is_err());
     }
 
     #[test]

@@ -219,9 +219,8 @@ impl Streamer {
             return Ok(());
         }
         self.advance(n);
-        let privileged = command.privilege == Privilege::Privileged
-            || (client == 0 && dw0 >> 23 == mi_op::UPDATE_GTT);
-        let result = if privileged && !self.privileged() {
+        let ignored = command.privilege == Privilege::Privileged && !self.privileged();
+        let result = if ignored {
             count(&self.unit().counters.unprivileged);
             Ok(())
         } else if client == 0 {

@@ -1,5 +1,7 @@
 //! Why something may not run.
 
+use gen8::cmd::Dwords;
+
 use crate::ggtt::NotMapped;
 
 /// Which rule a command broke.
@@ -15,6 +17,14 @@ pub enum Rule {
         have: u32,
         /// What its fields need.
         need: u32,
+    },
+    /// Not one of its lengths.
+    #[error("{have} dwords, allowed: {allowed}")]
+    Length {
+        /// Its dwords.
+        have: u32,
+        /// The lengths it may have.
+        allowed: Dwords,
     },
     /// Longer than what was submitted.
     #[error("{need} dwords, but only {left} up to the end")]

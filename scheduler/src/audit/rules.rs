@@ -1,9 +1,8 @@
 //! What each command is checked for.
 
 use gen8::access;
-use gen8::cmd::flags::{atomic, batch_start, flush_dw, store_data};
-use gen8::cmd::{Command, Privilege, Space, mi_op, pipe_control};
-use gen8::switched::NOPID;
+use gen8::cmd::flags::{batch_start, flush_dw};
+use gen8::cmd::{Command, Guests, mi_op, pipe_control};
 
 use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
 
@@ -11,9 +10,6 @@ use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
 /// it means the engine's, which is vgpud's
 /// (Linux `gt/intel_gpu_commands.h:MI_STORE_DWORD_INDEX`).
 const INDEX_PER_PROCESS: u32 = 1 << 21;
-
-/// MI_NOOP: the low bits go to NOPID (Broadwell PRM volume 2a, MI_NOOP).
-const NOOP_IDENTIFICATION: u32 = 1 << 22;
 
 /// A dword of a command already known to be long enough.
 fn word(words: &[u32], at: usize) -> u32 {
@@ -23,31 +19,6 @@ fn word(words: &[u32], at: usize) -> u32 {
 fn set(words: &mut [u32], at: usize, value: u32) {
     if let Some(w) = words.get_mut(at) {
         *w = value;
-    }
-}
-
-/// Whether an address field is in the global table.
-fn is_global(space: Space, words: &[u32]) -> bool {
-    match space {
-        Space::Ppgtt => false,
-        Space::GgttIf { dword, bit } => word(words, dword.into()) & (1 << bit) != 0,
-        Space::GgttUnless { bit } => word(words, 0) & (1 << bit) == 0,
-    }
-}
-
-/// Bytes a command reads or writes at its address fields.
-fn access_bytes(opcode: Option<u32>, header: u32) -> u32 {
-    match opcode {
-        Some(mi_op::STORE_DATA_IMM) if header & store_data::QWORD == 0 => 4,
-        Some(
-            mi_op::STORE_REGISTER_MEM
-            | mi_op::LOAD_REGISTER_MEM
-            | mi_op::SEMAPHORE_WAIT
-            | mi_op::CONDITIONAL_BATCH_BUFFER_END
-            | mi_op::COPY_MEM_MEM,
-        ) => 4,
-        Some(mi_op::ATOMIC) => 4 << ((atomic::operation(header) >> 5) & 3).min(2),
-        _ => 8,
     }
 }
 
@@ -64,10 +35,16 @@ impl<S: Site> Auditor<'_, S> {
         self.commands += 1;
         let header = word(words, 0);
         let bad = |rule| Err(refuse(command, header, at, rule));
-        if command.privilege == Privilege::Refused {
+        if command.guests == Guests::Refused {
             return bad(Rule::Forbidden);
         }
         let have = u32::try_from(words.len()).unwrap_or(u32::MAX);
+        // The hardware may read another length than a length field that is
+        // wrong for the command says.
+        let allowed = command.lengths;
+        if !allowed.allow(have) {
+            return bad(Rule::Length { have, allowed });
+        }
         let need = |n: u32| {
             if have < n {
                 return Err(refuse(command, header, at, Rule::Short { have, need: n }));
@@ -95,6 +72,12 @@ impl<S: Site> Auditor<'_, S> {
             Err(refuse(command, header, at, Rule::StatusOffset { offset }))
         };
 
+        for set in command.sets.iter().filter(|s| s.when.hold(words)) {
+            let first = self.engine.mmio_base() + set.offset;
+            for offset in (first..).step_by(4).zip(0..set.dwords) {
+                self.effects.unknown(offset.0);
+            }
+        }
         let opcode = (header >> 29 == 0).then_some((header >> 23) & 0x3f);
         match opcode {
             // Predication could skip the end of a batch; the report goes to
@@ -104,17 +87,18 @@ impl<S: Site> Auditor<'_, S> {
                 return bad(Rule::Forbidden);
             }
             // They wait for the physical display, or concern it.
-            Some(mi_op::WAIT_FOR_EVENT | mi_op::LOAD_SCAN_LINES_INCL | mi_op::SUSPEND_FLUSH) => {
+            Some(
+                mi_op::WAIT_FOR_EVENT
+                | mi_op::LOAD_SCAN_LINES_INCL
+                | mi_op::LOAD_SCAN_LINES_EXCL
+                | mi_op::SUSPEND_FLUSH,
+            ) => {
                 words.fill(0);
                 return Ok(Flow::Next);
             }
             Some(mi_op::BATCH_BUFFER_END) => return Ok(Flow::End),
             // What follows in this buffer may not run.
             Some(mi_op::CONDITIONAL_BATCH_BUFFER_END) => self.certain = false,
-            Some(mi_op::NOOP) if header & NOOP_IDENTIFICATION != 0 => {
-                let nopid = self.engine.mmio_base() + NOPID;
-                self.effects.unknown(nopid);
-            }
             Some(mi_op::BATCH_BUFFER_START) => {
                 need(3)?;
                 return self.batch_start(command, words, at, depth);
@@ -197,29 +181,22 @@ impl<S: Site> Auditor<'_, S> {
         }
 
         for field in command.addresses {
-            let low = usize::from(field.dword);
-            need(u32::from(field.dword) + 2)?;
-            if !is_global(field.space, words) {
+            if !field.space.is_global(words) {
                 continue;
             }
+            let low = usize::from(field.dword);
+            need(u32::from(field.dword) + 2)?;
             let upper = word(words, low + 1);
             if upper != 0 {
                 return bad(Rule::HighAddress { upper });
             }
             let address = word(words, low);
-            // Bits 1:0, and 2 of MI_FLUSH_DW, are flags in these fields.
-            let flag_bits = if opcode == Some(mi_op::FLUSH_DW) {
-                7
-            } else {
-                3
+            let first = address & field.mask;
+            // What has no bound would leave any window.
+            let Some(bytes) = field.bytes.bound(header) else {
+                return bad(Rule::Forbidden);
             };
-            let first = address & !flag_bits;
-            let bytes = access_bytes(opcode, header);
-            let pages = if (first & 0xfff) + bytes > 0x1000 {
-                2
-            } else {
-                1
-            };
+            let pages = (first & 0xfff).saturating_add(bytes).div_ceil(0x1000);
             let window = self.site.window(first >> 12, pages)?;
             set(words, low, window | (address & 0xfff));
         }

@@ -1,6 +1,8 @@
+mod effects;
+
 use std::collections::HashMap;
 
-use gen8::cmd::{Space, pipe_control};
+use gen8::cmd::{Dwords, pipe_control};
 use proptest::prelude::*;
 
 use super::*;
@@ -252,7 +254,10 @@ fn what_breaks_a_rule_is_refused_with_it() {
         (
             "too short for its address",
             &[0x1040_0000, 0x1000],
-            Rule::Short { have: 2, need: 3 },
+            Rule::Length {
+                have: 2,
+                allowed: Dwords::Between(4, 5),
+            },
         ),
         (
             "an odd register list",
@@ -363,11 +368,7 @@ fn global_addresses(engine: Engine, words: &[u32]) -> Vec<u32> {
         let to_register = is_pipe && w[1] & 1 << 23 != 0;
         for a in command.addresses {
             let low = usize::from(a.dword);
-            let global = match a.space {
-                Space::Ppgtt => false,
-                Space::GgttIf { dword, bit } => w[usize::from(dword)] & 1 << bit != 0,
-                Space::GgttUnless { bit } => w[0] & 1 << bit == 0,
-            };
+            let global = a.space.is_global(w);
             if no_write {
                 for address in &w[low..len.min(low + 2)] {
                     assert_eq!(*address, 0);

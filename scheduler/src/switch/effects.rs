@@ -123,6 +123,13 @@ impl Effects {
         !self.at_restore
     }
 
+    /// What the register at `offset` holds afterwards, when it held `before`.
+    #[cfg(test)]
+    pub(crate) fn leave(&self, offset: u32, before: u32) -> Option<u32> {
+        let index = self.layout.index(offset)?;
+        self.after(index, Some(before))
+    }
+
     pub(super) fn entries(&self) -> &[Effect] {
         &self.entries
     }

@@ -1,7 +1,9 @@
 //! `vgpuctl bench`: how fast single parts are, without Xen.
 
+mod aperture;
 mod eventfd;
 mod mmio;
+mod nowhere;
 mod ring;
 mod spread;
 mod switch;
@@ -20,6 +22,7 @@ enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
     Switch(switch::Args),
+    Aperture(aperture::Args),
 }
 
 /// Runs it.
@@ -31,5 +34,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
         Bench::Switch(args) => switch::run(args),
+        Bench::Aperture(args) => aperture::run(args),
     }
 }

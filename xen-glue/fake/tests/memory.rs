@@ -268,3 +268,39 @@ proptest! {
         prop_assert!(all[..] == model[..0x60_0000]);
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Pieces, which a mapped page serves in one go, are what they are one
+    /// by one; frames that are not there included.
+    #[test]
+    fn pieces_are_what_they_are_one_by_one(
+        gpa in 0..3_u64 << 12,
+        piece in 0..40_usize,
+        stride in 0..1200_usize,
+        data in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let (domain, dm) = setup(2);
+        let memory = foreign(&dm, small());
+        let (mut got, mut expected) = (vec![1; data.len()], vec![1; data.len()]);
+        let wrote = memory.write_pieces(gpa, piece, stride, &data);
+        let ram = domain.ram();
+        let mut after = vec![0; 2 << 12];
+        ram.read(0, &mut after).unwrap();
+        ram.write(0, &vec![0; 2 << 12]).unwrap();
+        // The trait's own way, through a memory without a better one.
+        let plain: &dyn GuestMemory = &*ram;
+        let expected_wrote = guest_memory::for_each_piece(gpa, piece, stride, data.len(), |at, r| {
+            plain.write(at, &data[r])
+        });
+        prop_assert_eq!(wrote.is_ok(), expected_wrote.is_ok());
+        let mut expected_after = vec![0; 2 << 12];
+        ram.read(0, &mut expected_after).unwrap();
+        prop_assert!(after == expected_after);
+        let read = memory.read_pieces(gpa, piece, stride, &mut got);
+        let expected_read = plain.read_pieces(gpa, piece, stride, &mut expected);
+        prop_assert_eq!(read.is_ok(), expected_read.is_ok());
+        prop_assert_eq!(got, expected);
+    }
+}

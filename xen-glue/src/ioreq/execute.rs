@@ -26,6 +26,13 @@ pub trait IoHandler {
     /// Writes `size` bytes.
     fn write(&mut self, kind: IoKind, addr: u64, size: u32, value: u64);
 
+    /// Whether all of `[addr, addr + len)` is memory: how often, in what
+    /// sizes and in which order bytes are accessed makes no difference. A
+    /// string instruction is one run there, whatever its direction.
+    fn is_memory(&self, _addr: u64, _len: usize) -> bool {
+        false
+    }
+
     /// Reads `buf.len() / size` items of MMIO from ascending addresses: a
     /// string instruction, at most a page. An aperture can do it in one go.
     fn read_run(&mut self, addr: u64, size: u32, buf: &mut [u8]) {
@@ -54,6 +61,10 @@ impl<H: IoHandler + ?Sized> IoHandler for &mut H {
 
     fn write(&mut self, kind: IoKind, addr: u64, size: u32, value: u64) {
         (**self).write(kind, addr, size, value);
+    }
+
+    fn is_memory(&self, addr: u64, len: usize) -> bool {
+        (**self).is_memory(addr, len)
     }
 
     fn read_run(&mut self, addr: u64, size: u32, buf: &mut [u8]) {
@@ -106,13 +117,42 @@ pub fn execute<H: IoHandler + ?Sized>(
     let bytes = item_bytes(request.size);
     let most = PAGE_SIZE / bytes;
     let count = usize::try_from(request.count).map_or(most, |c| c.min(most));
-    let ascending = request.kind == IoKind::Copy && !request.df;
-    match (request.data_is_ptr, ascending) {
-        (false, true) if !request.read => fill(request, count * bytes, handler),
-        (false, _) => repeat(request, count, handler),
-        (true, true) => copy_run(request, count * bytes, handler, memory),
-        (true, false) => copy_items(request, count, handler, memory),
+    if count == 0 {
+        return ALL_ONES;
     }
+    let upwards = upwards(request, count * bytes, handler);
+    match (request.data_is_ptr, upwards) {
+        (false, Some(run)) if !run.read => fill(&run, count * bytes, handler),
+        (false, _) => repeat(request, count, handler),
+        (true, Some(run)) => copy_run(&run, count * bytes, handler, memory),
+        (true, None) => copy_items(request, count, handler, memory),
+    }
+}
+
+/// The request as one that goes upwards, if there is one that does the same:
+/// in memory, items that go downwards are the same bytes from the last
+/// item's address on. `len` is the bytes of all items.
+fn upwards<H: IoHandler + ?Sized>(r: &IoRequest, len: usize, handler: &H) -> Option<IoRequest> {
+    if r.kind != IoKind::Copy {
+        return None;
+    }
+    if !r.df {
+        return Some(*r);
+    }
+    // At least one item.
+    let below = u64::try_from(len).ok()?.checked_sub(r.size.into())?;
+    let addr = r.addr.checked_sub(below)?;
+    handler.is_memory(addr, len).then_some(IoRequest {
+        addr,
+        // What data is beyond the ends of memory is missing item by item.
+        data: if r.data_is_ptr {
+            r.data.wrapping_sub(below)
+        } else {
+            r.data
+        },
+        df: false,
+        ..*r
+    })
 }
 
 fn single<H: IoHandler + ?Sized>(r: &IoRequest, handler: &mut H) -> u64 {

@@ -145,6 +145,28 @@ pub mod predicate {
     pub const COMPARE_DELTAS_EQUAL: u32 = 3;
 }
 
+/// Flag bits of PIPE_CONTROL's dword 1.
+pub mod pipe_control {
+    /// Bits 15:14: what the post-sync operation writes.
+    pub const POST_SYNC_MASK: u32 = 3 << 14;
+    /// Write the immediate qword.
+    pub const POST_SYNC_QW: u32 = 1 << 14;
+    /// Write the depth count.
+    pub const POST_SYNC_DEPTH: u32 = 2 << 14;
+    /// Write the timestamp.
+    pub const POST_SYNC_TIMESTAMP: u32 = 3 << 14;
+    /// Raise the notify interrupt.
+    pub const NOTIFY: u32 = 1 << 8;
+    /// The post-sync address is an offset into the per-process status page.
+    pub const STORE_INDEX: u32 = 1 << 21;
+    /// The post-sync operation writes a register.
+    pub const LRI_POST_SYNC: u32 = 1 << 23;
+    /// The post-sync address is global.
+    pub const GGTT: u32 = 1 << 24;
+    /// Forget cached translations.
+    pub const TLB_INVALIDATE: u32 = 1 << 18;
+}
+
 /// Blits: bits of dword 0 and of BR13 (dword 1).
 pub mod blt {
     /// Dword 0: write the alpha byte of 32-bit pixels.

@@ -1,7 +1,7 @@
 //! Registers of the graphics core outside the engines' blocks.
 
 use super::{Handler, Register, Saved, at, clearing, fixed, handled, masked, plain, row};
-use crate::{irq, ring};
+use crate::{fence, irq, ring};
 
 const REGS: &str = "Linux gt/intel_gt_regs.h";
 const IRQ: &str = "Linux gt/intel_gt_irq.c";
@@ -82,10 +82,12 @@ pub(super) static TABLE: &[Register] = &[
         "Linux intel_uncore.c:fw_domain_wait_ack_set",
     ),
     plain("GFX_FLSH_CNTL", at(ring::GFX_FLSH_CNTL), 0, REGS),
-    plain(
+    handled(
         "FENCE",
-        row(0x10_0000, 64, 4),
+        row(fence::FIRST, 2 * fence::COUNT, 4),
+        Handler::Fence,
         0,
+        Saved::Image,
         "Linux gt/intel_ggtt_fencing.c:i965_write_fence_reg",
     ),
     fixed("HSW_EDRAM_CAP", at(0x12_0010), 0, "Linux intel_dram.c"),

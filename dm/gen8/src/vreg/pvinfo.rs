@@ -49,7 +49,7 @@ pub(super) static TABLE: &[Register] = &[
     fixed(
         "VGT_FENCE_NUM",
         at(BASE + 0x50),
-        32,
+        crate::fence::COUNT,
         "Linux gt/intel_ggtt_fencing.c:intel_ggtt_init_fences",
     ),
     plain(

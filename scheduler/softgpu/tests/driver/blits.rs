@@ -1,5 +1,7 @@
 //! Blits against a reference that works pixel by pixel.
 
+mod fences;
+
 use crate::rig::{Context, END, Rig, batch, halves, low, mi};
 use gen8::cmd::blt_op as op;
 use gen8::{Engine, ring};

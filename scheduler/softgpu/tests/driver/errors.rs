@@ -340,8 +340,7 @@ fn each_command_with_wild_operands() {
     let mut random = noise(7);
     for e in Engine::ALL {
         let (mut r, _, code) = start(e);
-        let all = cmd::MI.iter().flatten().chain(cmd::BLT).chain(cmd::RENDER);
-        for command in all.filter(|c| c.engines.contains(e)) {
+        for command in cmd::all().filter(|c| c.engines.contains(e)) {
             for privileged in [false, true] {
                 for _ in 0..6 {
                     let mut c = r.context(e, 1);

@@ -2,16 +2,13 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use gen8::vreg::{self, Access};
 use guest_memory::VecMemory;
 use serde::Serialize;
-use vgpu_device::{
-    Bar, BarSink, Clock, Config, Device, Full, GgttTable, GpuPort, InterruptSink, Seams,
-};
-use vgpu_ring::Request;
+use vgpu_device::{Bar, Config, Device};
 
+use super::nowhere::{Nowhere, seams};
 use super::spread::{self, HEADING, Spread};
 use crate::table;
 
@@ -62,7 +59,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn measure(rounds: u32) -> anyhow::Result<Figures> {
-    let device = Device::new(&Config::default(), seams())?;
+    let memory = Arc::new(VecMemory::new(16));
+    let device = Device::new(
+        &Config::default(),
+        seams(memory, Arc::new(Nowhere::default())),
+    )?;
     let reads: Vec<u64> = vreg::all()
         .flat_map(vreg::Register::offsets)
         .map(u64::from)
@@ -106,51 +107,6 @@ fn measure(rounds: u32) -> anyhow::Result<Figures> {
         read_ns: Spread::of(read_ns),
         write_ns: Spread::of(write_ns),
     })
-}
-
-fn seams() -> Seams {
-    let nowhere = Arc::new(Nowhere(AtomicU64::new(0)));
-    Seams {
-        memory: Arc::new(VecMemory::new(16)),
-        ggtt: nowhere.clone(),
-        port: nowhere.clone(),
-        interrupts: nowhere.clone(),
-        clock: nowhere.clone(),
-        bars: nowhere,
-    }
-}
-
-/// Surroundings that cost nothing. Time passes a microsecond a look.
-struct Nowhere(AtomicU64);
-
-impl GgttTable for Nowhere {
-    fn load(&self, _index: u32) -> u64 {
-        0
-    }
-    fn store(&self, _index: u32, _entry: u64) {}
-}
-
-impl GpuPort for Nowhere {
-    fn send(&self, _request: Request) -> Result<(), Full> {
-        Ok(())
-    }
-}
-
-impl InterruptSink for Nowhere {
-    fn msi(&self, _address: u64, _data: u32) {}
-    fn intx(&self, _level: bool) {}
-}
-
-impl Clock for Nowhere {
-    fn now_ns(&self) -> u64 {
-        self.0.fetch_add(1000, Ordering::Relaxed)
-    }
-    fn alarm(&self, _at_ns: u64) {}
-}
-
-impl BarSink for Nowhere {
-    fn map(&self, _bar: Bar, _base: u64, _len: u64) {}
-    fn unmap(&self, _bar: Bar, _base: u64, _len: u64) {}
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ impl GuestMemory for Holed {
 }
 
 /// The model: item by item, nothing clever.
-fn model(r: &IoRequest, device: &mut Recorder, memory: &Holed) -> u64 {
+fn model(r: &IoRequest, device: &mut impl IoHandler, memory: &Holed) -> u64 {
     let known = matches!(r.kind, IoKind::Pio | IoKind::Copy | IoKind::PciConfig);
     if !known || r.size == 0 || r.size > 8 {
         return u64::MAX;
@@ -223,3 +223,5 @@ fn a_handler_may_take_a_run_in_one_go() {
     assert_eq!(back[..12], [0x5a; 12]);
     assert_eq!(back[12], 0);
 }
+
+mod runs;
