@@ -17,6 +17,7 @@ mod plain;
 mod switcher;
 
 pub use effects::Effects;
+pub(crate) use effects::Saved;
 pub use file::RegisterFile;
 pub use grant::allowed_nonpriv;
 pub use mode::{SwitchMode, UnknownMode};

@@ -124,6 +124,7 @@ impl<S: Site> Auditor<'_, S> {
                 need(3)?;
                 read(word(words, 1))?;
                 write(word(words, 2), None)?;
+                self.effects.read(word(words, 1));
                 self.effects.unknown(word(words, 2));
                 return Ok(Flow::Next);
             }
@@ -135,6 +136,7 @@ impl<S: Site> Auditor<'_, S> {
             Some(mi_op::STORE_REGISTER_MEM) => {
                 need(4)?;
                 read(word(words, 1))?;
+                self.effects.read(word(words, 1));
             }
             Some(mi_op::STORE_DATA_INDEX) => {
                 need(3)?;

@@ -6,4 +6,5 @@ mod one_guest;
 mod scripted;
 mod storm;
 mod stuck;
+mod switches;
 mod two_guests;

@@ -125,8 +125,83 @@ fn what_runs_at_a_restore_comes_first() {
         .ring(&mut [LRI, MI_MODE, 0x0003_0002], 0, RING)
         .unwrap();
     let ring = auditor.take_effects();
-    auditor.indirect(0, 16).unwrap();
+    auditor.indirect(0, 1).unwrap();
     let both = auditor.take_effects().then(&ring);
     assert_eq!(both.leave(MI_MODE, 0x10), Some(0x12));
     assert!(!both.allow_prologue() && ring.allow_prologue());
+}
+
+/// i915's workaround: save, change, flush, load back; two lines.
+fn workaround() -> Vec<u32> {
+    let mut words = vec![0x0400_0000, 0x1240_0002, L3SQCREG4, 0x3100, 0];
+    words.extend([LRI, L3SQCREG4, 0x4060_0000]);
+    words.extend([0x7a00_0004, 1 << 20 | 1 << 5, 0, 0, 0, 0]);
+    words.extend([0x14c0_0002, L3SQCREG4, 0x3100, 0]);
+    words.resize(32, 0);
+    words
+}
+
+fn indirect(memory: Vec<u32>) -> (Effects, u32, Vec<u32>, u32) {
+    let mut site = Fake {
+        memory,
+        ..Fake::default()
+    };
+    let lines = u32::try_from(site.memory.len() / 16).unwrap();
+    let mut auditor = Auditor::new(Engine::Rcs, &mut site, AuditLimits::default());
+    let (address, lines) = auditor.indirect(0, lines).unwrap();
+    let effects = auditor.take_effects().then(&Effects::new(Engine::Rcs));
+    let placed = site.placed.pop().unwrap();
+    assert_eq!(placed.0, address);
+    (effects, address, placed.1, lines)
+}
+
+#[test]
+fn a_register_saved_and_loaded_back_is_what_it_was() {
+    let (effects, address, copy, lines) = indirect(workaround());
+    assert!(effects.is_empty() && effects.allow_prologue());
+    assert_eq!(effects.leave(L3SQCREG4, 9), Some(9));
+    // But it must not be another guest's value that it saves.
+    assert!(!effects.leave_alone(&[(L3SQCREG4, 5)]));
+    assert!(effects.leave_alone(&[(0x24d0, 5)]));
+    assert_eq!((lines, copy.len()), (2, 48));
+    let own = address + 2 * 64;
+    // The guest's save, in its window, and ours.
+    assert_eq!(copy[1..5], [0x1240_0002, L3SQCREG4, HOST | 0x100, 0]);
+    assert_eq!(copy[5..9], [0x1240_0002, L3SQCREG4, own, 0]);
+    assert_eq!(copy[9..12], [LRI, L3SQCREG4, 0x4060_0000]);
+    assert_eq!(copy[18..22], [0x14c0_0002, L3SQCREG4, own, 0]);
+    assert!(copy[22..].iter().all(|w| *w == 0));
+}
+
+#[test]
+fn what_only_looks_like_it_is_unknown() {
+    let change = |at: usize, with: &[u32]| {
+        let mut words = workaround();
+        words[at..at + with.len()].copy_from_slice(with);
+        words
+    };
+    let cases = [
+        // Loaded from elsewhere; another loaded; another changed between.
+        change(16, &[0x3104]),
+        change(3, &[0x3104]),
+        change(6, &[0x2418]),
+        // Stored over between: by the flush's write, by a store.
+        change(8, &[0x7a00_0004, 1 << 14 | 1 << 24, 0x3100, 0, 0, 0]),
+        change(8, &[0x1040_0002, 0x3100, 0, 7, 0, 0]),
+        // May end between.
+        change(8, &[CONDITIONAL_END, 0, 0x3000, 0, 0, 0]),
+    ];
+    for words in cases {
+        let (effects, _, copy, _) = indirect(words.clone());
+        assert_eq!(effects.leave(L3SQCREG4, 9), None, "{words:x?}");
+        assert!(!effects.allow_prologue());
+        assert_eq!(copy.len(), 32);
+    }
+    // No room for the second save.
+    let mut full = workaround();
+    full.resize(63 * 16, 0);
+    *full.last_mut().unwrap() = 0x0400_0001;
+    let (effects, _, copy, lines) = indirect(full);
+    assert_eq!(effects.leave(L3SQCREG4, 9), None);
+    assert_eq!((copy.len(), lines), (63 * 16, 63));
 }
