@@ -4,6 +4,7 @@ use gen8::switched::Group;
 
 use super::bits::Bits;
 use super::digest::Digest;
+use super::file::RegisterFile;
 use super::layout::Layout;
 
 /// The registers of one engine outside the context, as far as they are known.
@@ -63,11 +64,8 @@ impl HardwareImage {
         self.known.has(index).then(|| self.values[index])
     }
 
-    pub const fn known(&self) -> Bits {
-        self.known
-    }
-
-    pub fn digest(&self, group: usize) -> Digest {
-        self.digests[group]
+    /// Whether a whole group holds what `file` wants.
+    pub fn agrees(&self, group: usize, members: Bits, file: &RegisterFile) -> bool {
+        self.known.covers(members) && self.digests[group] == file.digest(group)
     }
 }
