@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::histogram::{Histogram, percentile};
+
 /// A count that only grows.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
@@ -25,19 +27,30 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Count,)*
+            /// From ready to the engine, of each element that got there.
+            pub waits: Histogram,
         }
 
         /// [`Counters`] at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
         pub struct CounterValues {
             $($(#[$doc])* pub $name: u64,)*
+            /// Half of all elements waited this long at most, in nanoseconds.
+            pub wait_ns_p50: u64,
+            /// 99 of 100 elements waited this long at most, in nanoseconds.
+            pub wait_ns_p99: u64,
         }
 
         impl Counters {
             /// The values now.
             #[must_use]
             pub fn values(&self) -> CounterValues {
-                CounterValues { $($name: self.$name.get(),)* }
+                let waits = self.waits.buckets();
+                CounterValues {
+                    $($name: self.$name.get(),)*
+                    wait_ns_p50: percentile(&waits, 50).unwrap_or(0),
+                    wait_ns_p99: percentile(&waits, 99).unwrap_or(0),
+                }
             }
         }
     };
@@ -52,15 +65,26 @@ counters! {
     refused,
     /// Elements that failed on the GPU or were reset.
     failed,
-    /// Nanoseconds on the engine.
+    /// Nanoseconds on the engine, of elements that left it.
     busy_ns,
-    /// Switches of the engine to this vGPU.
+    /// Elements that ran on past the vGPU's slice while others waited.
+    overruns,
+    /// Times it was ready and had to wait because of its cap alone.
+    throttled,
+    /// Switches of the engine to this vGPU by register accesses.
     switches,
-    /// Registers read in these switches.
+    /// Switches of the engine to this vGPU by commands from the second slot.
+    handovers,
+    /// Registers read in switches.
     switch_reads,
-    /// Registers written in these switches.
+    /// Registers written in switches.
     switch_writes,
-    /// Nanoseconds in these switches.
+    /// Reads that these switches and handovers would have needed besides if
+    /// they saved, restored and read back the whole list.
+    switch_reads_saved,
+    /// Writes, likewise.
+    switch_writes_saved,
+    /// Nanoseconds in switches.
     switch_ns,
     /// Entries of the physical global table written.
     ptes_written,
@@ -70,4 +94,45 @@ counters! {
     commands,
     /// Interrupts passed on.
     interrupts,
+}
+
+/// What an engine did, for whomever.
+#[derive(Debug, Default)]
+pub struct EngineCounters {
+    /// Nanoseconds of elements that left it.
+    pub busy_ns: Count,
+    /// Switches between vGPUs by register accesses.
+    pub switches: Count,
+    /// Switches between vGPUs by commands from the second slot.
+    pub handovers: Count,
+    /// Nanoseconds in switches.
+    pub switch_ns: Count,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn values_tell_how_long_was_waited() {
+        let counters = Counters::default();
+        assert_eq!(counters.values(), CounterValues::default());
+        counters.overruns.add(2);
+        for us in 1..=100 {
+            counters.waits.record(Duration::from_micros(us));
+        }
+        let values = counters.values();
+        assert_eq!(values.overruns, 2);
+        // Within a sixteenth.
+        assert!(
+            (50_000..=53_125).contains(&values.wait_ns_p50),
+            "{values:?}"
+        );
+        assert!(
+            (99_000..=105_187).contains(&values.wait_ns_p99),
+            "{values:?}"
+        );
+    }
 }

@@ -8,6 +8,7 @@
 //! wait for is answered with all ones and the ioreq server goes, so reads of
 //! the device give all ones from then on.
 
+mod claim;
 mod client;
 mod dm;
 mod events;
@@ -21,6 +22,8 @@ mod supervisor;
 mod table;
 #[cfg(test)]
 mod tests;
+mod top;
+mod translate;
 mod worker;
 mod xen;
 

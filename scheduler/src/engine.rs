@@ -1,27 +1,41 @@
 //! One engine: who runs on it, who waits, whose registers it holds.
 //!
 //! There is no thread of its own here. Whoever brings an event moves the
-//! engine on: a submitter starts work on an idle engine, the interrupt
-//! thread ends it and starts the next. So a workload costs no hand-over
-//! between threads beyond the interrupt itself.
+//! engine on: a submitter starts work on an idle engine or puts it behind
+//! what runs, the interrupt thread ends it and fills the second slot again.
+//! So a workload costs no hand-over between threads beyond the interrupt
+//! itself, and while there is enough to do the engine never waits for one.
+//!
+//! `lists` keeps what the engine was given, `feed` decides what it gets
+//! next, `progress` follows its events, `stop` takes work off it again.
 
+mod feed;
 mod hardware;
+mod lists;
+mod progress;
+mod stop;
+mod view;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use gen8::csb::{self, Descriptor};
-use gen8::{Engine, irq, ring};
+use gen8::Engine;
+use gen8::csb::Descriptor;
+use vgpu_config::Share;
 use vgpu_ring::FaultReason;
 
 use crate::clock::Clock;
-use crate::counters::Counters;
-use crate::policy::{RunLimit, Turns};
+use crate::counters::{Counters, EngineCounters};
+use crate::interrupt::Line;
+use crate::policy::{Policy, RunLimit};
 use crate::switch::{RegisterFile, SwitchMode, Switcher};
 use crate::sync::lock;
+use crate::trace::{Trace, What};
 use crate::workload::Workload;
 pub use hardware::{BringUpError, Hardware, ResetFailed};
+use lists::Lists;
+pub use view::EngineView;
 
 /// How a workload left the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +61,8 @@ pub trait Client: Send + Sync {
     fn registers(&self, engine: Engine) -> &Arc<Mutex<RegisterFile>>;
     /// Where to count.
     fn counters(&self, engine: Engine) -> &Counters;
+    /// How long it may keep an engine while others wait.
+    fn slice(&self) -> Duration;
     /// The engine raised interrupts and goes on.
     fn interrupts(&self, engine: Engine, bits: u16);
     /// A workload left the engine, which raised the interrupts `bits` before.
@@ -54,40 +70,105 @@ pub trait Client: Send + Sync {
     fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome, bits: u16);
 }
 
-struct Ready {
+/// A workload and whose it is.
+struct Job {
     client: Arc<dyn Client>,
     workload: Box<Workload>,
-}
-
-struct Running {
-    job: Ready,
-    /// The id in its descriptor, to tell its events from older ones.
-    tag: u32,
+    /// When it came.
     since: Duration,
 }
 
+/// A workload that the engine was given.
+struct Loaded {
+    job: Job,
+    /// The id in its descriptor, to tell its events from older ones.
+    tag: u32,
+    /// In which slot it was given.
+    slot: u8,
+    /// Register changes in front of its commands.
+    pairs: Vec<(u32, u32)>,
+    /// Time on the engine so far.
+    ran: Duration,
+    began: bool,
+    ended: bool,
+    /// Its vGPU no longer wants it.
+    unwanted: bool,
+    /// Interrupts that it or another one raised.
+    carried: u16,
+    /// They have waited for the next look once.
+    stale: bool,
+}
+
+impl Loaded {
+    fn descriptor(&self) -> Descriptor {
+        let id = u64::from(self.tag) << 32;
+        Descriptor(self.job.workload.descriptor.0 | id)
+    }
+}
+
+/// Whose registers the engine holds.
 struct Owner {
     vgpu: u64,
     registers: Arc<Mutex<RegisterFile>>,
 }
 
+/// What a client is to be told when the engine's lock is released.
+enum Told {
+    Interrupts {
+        client: Arc<dyn Client>,
+        bits: u16,
+    },
+    Left {
+        client: Arc<dyn Client>,
+        workload: Box<Workload>,
+        outcome: Outcome,
+        bits: u16,
+    },
+}
+
 struct State {
-    turns: Turns,
-    ready: HashMap<u64, Ready>,
-    running: Option<Running>,
-    owner: Option<Owner>,
+    policy: Policy,
+    /// What waits, by vGPU.
+    ready: HashMap<u64, VecDeque<Job>>,
+    /// What comes next, whatever the policy says: chosen already.
+    next: VecDeque<Job>,
+    lists: Lists,
+    loaded: Vec<Loaded>,
+    /// When what runs began, or when it was loaded if it has not begun.
+    since: Duration,
+    /// Whose the time since `counted` is.
+    timed: Option<u32>,
+    counted: Duration,
+    /// `next` cannot follow this one without register accesses.
+    waits_behind: Option<u32>,
     switcher: Switcher,
+    owner: Option<Owner>,
+    told: VecDeque<Told>,
     tag: u32,
+    /// Threads that wait for `moved`.
+    waiters: usize,
+    /// When the interrupt thread looks again because of a cap.
+    alarm: Option<Duration>,
+    /// The GPU reported an error that nobody has looked at.
+    erred: bool,
     /// The engine did not come back from a reset.
     dead: Option<String>,
     resets: u64,
 }
 
-/// What left the engine, to be told when its lock is released.
-struct Left {
-    job: Ready,
-    outcome: Outcome,
-    bits: u16,
+impl State {
+    fn loaded(&self, tag: u32) -> Option<&Loaded> {
+        self.loaded.iter().find(|l| l.tag == tag)
+    }
+
+    fn loaded_mut(&mut self, tag: u32) -> Option<&mut Loaded> {
+        self.loaded.iter_mut().find(|l| l.tag == tag)
+    }
+
+    /// What runs.
+    fn running(&self) -> Option<&Loaded> {
+        self.loaded(self.lists.running()?)
+    }
 }
 
 /// One engine.
@@ -96,26 +177,16 @@ pub struct EngineUnit {
     hardware: Hardware,
     clock: Arc<dyn Clock>,
     limit: RunLimit,
+    trace: Arc<Trace>,
+    totals: EngineCounters,
+    up_since: Duration,
+    /// Wakes the thread that calls [`Self::check`].
+    line: Arc<Line>,
     state: Mutex<State>,
-}
-
-/// An engine at one moment, for inspection.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct EngineView {
-    /// Name.
-    pub name: &'static str,
-    /// The vGPU that runs now.
-    pub running: Option<u64>,
-    /// For how long, in nanoseconds.
-    pub running_ns: Option<u64>,
-    /// The vGPU whose registers it holds.
-    pub owner: Option<u64>,
-    /// vGPUs that wait.
-    pub waiting: usize,
-    /// Resets so far.
-    pub resets: u64,
-    /// Why it is out of use.
-    pub dead: Option<String>,
+    /// Something left the engine or was promoted.
+    moved: Condvar,
+    /// Held while clients are told, so that they are in order.
+    telling: Mutex<()>,
 }
 
 /// Context ids are 20 bits above bit 4 of the upper dword
@@ -128,32 +199,80 @@ fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// What all engines of a GPU have in common.
+#[derive(Clone)]
+pub struct Common {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// How long a workload may hold an engine.
+    pub limit: RunLimit,
+    /// How registers are carried over between vGPUs.
+    pub mode: SwitchMode,
+    /// What happened.
+    pub trace: Arc<Trace>,
+    /// Wakes the interrupt thread.
+    pub line: Arc<Line>,
+}
+
 impl EngineUnit {
     /// An engine that was brought up.
     #[must_use]
-    pub fn new(hardware: Hardware, clock: Arc<dyn Clock>, limit: RunLimit) -> Self {
+    pub fn new(hardware: Hardware, common: Common) -> Self {
+        let Common {
+            clock,
+            limit,
+            mode,
+            trace,
+            line,
+        } = common;
         let engine = hardware.engine();
+        let now = clock.now();
         Self {
             engine,
             hardware,
-            clock,
             limit,
+            trace,
+            totals: EngineCounters::default(),
+            up_since: now,
+            clock,
+            line,
             state: Mutex::new(State {
-                turns: Turns::default(),
+                policy: Policy::new(),
                 ready: HashMap::new(),
-                running: None,
+                next: VecDeque::new(),
+                lists: Lists::default(),
+                loaded: Vec::new(),
+                since: now,
+                timed: None,
+                counted: now,
+                waits_behind: None,
+                switcher: Switcher::new(engine, mode),
                 owner: None,
-                switcher: Switcher::new(engine, SwitchMode::default()),
+                told: VecDeque::new(),
                 tag: 0,
+                waiters: 0,
+                alarm: None,
+                erred: false,
                 dead: None,
                 resets: 0,
             }),
+            moved: Condvar::new(),
+            telling: Mutex::new(()),
         }
     }
 
-    /// Queues a workload and starts it when the engine is idle. A client has
-    /// one workload at a time here. Hands it back when the engine is out of
-    /// use.
+    /// Adds a vGPU, or changes its share from now on.
+    pub fn set_share(&self, vgpu: u64, share: Share) {
+        let mut state = lock(&self.state);
+        state.policy.set_share(vgpu, share, self.clock.now());
+        self.feed(&mut state);
+        self.set_alarm(&mut state);
+    }
+
+    /// Queues a workload, and loads it when there is room at the engine and
+    /// its vGPU is next. Those of one vGPU run in the order they come; two in
+    /// a row are of different contexts. Hands it back when the engine is out
+    /// of use.
     pub fn submit(
         &self,
         client: Arc<dyn Client>,
@@ -164,276 +283,60 @@ impl EngineUnit {
             return Err(workload);
         }
         let id = client.id();
-        state.ready.insert(id, Ready { client, workload });
-        state.turns.ready(id);
-        if state.running.is_none() {
-            self.start_next(&mut state);
-        }
+        let since = self.clock.now();
+        self.trace(id, What::Ready);
+        state.ready.entry(id).or_default().push_back(Job {
+            client,
+            workload,
+            since,
+        });
+        state.policy.ready(id, since);
+        self.feed(&mut state);
+        self.set_alarm(&mut state);
         Ok(())
     }
 
-    /// Starts the next workload, if one waits.
-    fn start_next(&self, state: &mut State) {
-        let (id, job) = loop {
-            let Some(id) = state.turns.take() else {
-                return;
-            };
-            if let Some(job) = state.ready.remove(&id) {
-                break (id, job);
-            }
-        };
-        if state.owner.as_ref().is_some_and(|o| o.vgpu == id) {
-            let mut file = lock(job.client.registers(self.engine));
-            self.hardware.resume(&mut state.switcher, &mut file);
-            if job.workload.restore_inhibit {
-                self.hardware.clear_context(&mut state.switcher, &mut file);
-            }
-        } else {
-            self.switch(state, id, &job);
-        }
-        state.tag = (state.tag + 1) % TAGS;
-        let tag = (state.tag) << TAG_SHIFT;
-        let descriptor = Descriptor(job.workload.descriptor.0 | (u64::from(tag) << 32));
-        // Known to be running before the GPU can say that it is through.
-        state.running = Some(Running {
-            job,
-            tag,
-            since: self.clock.now(),
-        });
-        self.hardware.load(descriptor);
-    }
-
-    /// Gives the engine's registers to another vGPU.
-    fn switch(&self, state: &mut State, id: u64, job: &Ready) {
-        let counters = job.client.counters(self.engine);
-        let registers = job.client.registers(self.engine);
-        let before = self.clock.now();
-        let outgoing = state.owner.take();
-        let mut out = outgoing.as_ref().map(|o| lock(&o.registers));
-        let mut file = lock(registers);
-        let switcher = &mut state.switcher;
-        let mut cost = self
-            .hardware
-            .switch(switcher, out.as_deref_mut(), &mut file);
-        if job.workload.restore_inhibit {
-            cost += self.hardware.clear_context(switcher, &mut file);
-        }
-        drop((out, file));
-        counters.switches.add(1);
-        counters.switch_reads.add(cost.reads);
-        counters.switch_writes.add(cost.writes);
-        let spent = self.clock.now().saturating_sub(before);
-        counters.switch_ns.add(nanos(spent));
-        state.owner = Some(Owner {
-            vgpu: id,
-            registers: Arc::clone(registers),
-        });
-    }
-
-    /// Takes what runs off the books.
-    fn take(&self, state: &mut State, outcome: Outcome, bits: u16) -> Option<Left> {
-        let running = state.running.take()?;
-        let spent = self.clock.now().saturating_sub(running.since);
-        let counters = running.job.client.counters(self.engine);
-        counters.busy_ns.add(nanos(spent));
-        match outcome {
-            Outcome::Done => counters.completed.add(1),
-            Outcome::Failed { .. } => counters.failed.add(1),
-            Outcome::Cancelled => {}
-        }
-        Some(Left {
-            job: running.job,
-            outcome,
-            bits,
-        })
-    }
-
-    /// Tells the client. The engine's lock is not held.
-    fn tell(&self, left: Option<Left>) {
-        let Some(Left { job, outcome, bits }) = left else {
+    /// Sees to it that the interrupt thread looks when a cap ends.
+    fn set_alarm(&self, state: &mut State) {
+        let Some(at) = state.policy.wake_at(self.clock.now()) else {
             return;
         };
-        let Ready { client, workload } = job;
-        client.finished(self.engine, workload, outcome, bits);
+        if state.alarm.is_none_or(|alarm| at < alarm) {
+            state.alarm = Some(at);
+            self.line.nudge();
+        }
     }
 
-    /// The engine interrupted. Only the interrupt thread calls this.
-    pub fn interrupt(&self) {
-        let mut state = lock(&self.state);
-        let mut bits = self.hardware.acknowledge();
-        let completed = self.completed(&state);
-        if completed {
-            // What was raised before the completion was written is the
-            // guest's that ran. It may have come after the first look.
-            bits |= self.hardware.acknowledge();
-        }
-        let mine = bits & crate::audit::GUEST_INTERRUPTS;
-        let left = if completed {
-            let left = self.take(&mut state, Outcome::Done, mine);
-            if let Some(left) = &left {
-                let registers = left.job.client.registers(self.engine);
-                let effects = &left.job.workload.effects;
-                state.switcher.ran(&mut lock(registers), effects);
-            }
-            self.start_next(&mut state);
-            left
-        } else if bits & irq::ERROR != 0 {
-            self.failed(&mut state, mine)
-        } else {
-            None
-        };
-        let goes_on = match &left {
-            None if mine != 0 => state.running.as_ref().map(|r| Arc::clone(&r.job.client)),
-            _ => None,
-        };
-        drop(state);
-        if let Some(client) = goes_on {
-            client.interrupts(self.engine, mine);
-        }
-        self.tell(left);
-    }
-
-    /// Reads the status buffer; whether the running workload is through.
-    fn completed(&self, state: &State) -> bool {
-        let tag = state.running.as_ref().map(|r| r.tag);
-        self.hardware
-            .events()
-            .into_iter()
-            .any(|(status, id)| status & csb::CONTEXT_COMPLETE != 0 && Some(id) == tag)
-    }
-
-    /// The GPU reported an error.
-    fn failed(&self, state: &mut State, bits: u16) -> Option<Left> {
-        let error = self.hardware.error();
-        if error.eir == 0 {
-            return None;
-        }
-        let reason = if error.eir & ring::ERROR_PAGE_TABLE != 0 {
-            FaultReason::PageFault
-        } else {
-            FaultReason::Instruction
-        };
-        let outcome = Outcome::Failed {
-            reason,
-            ipehr: error.ipehr,
-        };
-        self.reset(state, outcome, bits)
-    }
-
-    /// Resets the engine; whatever ran leaves with `outcome`, and the next
-    /// starts.
-    fn reset(&self, state: &mut State, outcome: Outcome, bits: u16) -> Option<Left> {
-        state.resets += 1;
-        // What the engine held is gone, the owner's values with it.
-        if let Some(owner) = state.owner.take() {
-            lock(&owner.registers).reset();
-        }
-        state.switcher.reset();
-        if let Err(e) = self.hardware.reset() {
-            log::error!("{}: {e}; out of use", self.engine.sysfs_name());
-            state.dead = Some(e.to_string());
-        }
-        let mut left = self.take(state, outcome, bits);
-        if state.dead.is_none() {
-            self.start_next(state);
-        } else if let Some(left) = &mut left {
-            // It may still be running: what it can reach must not become
-            // anything else.
-            left.job.workload.abandon();
-        }
-        left
-    }
-
-    /// Looks after the engine at every tick: finds a completion whose
-    /// interrupt was lost, ends a workload that has run too long, and ends
-    /// what waits on a dead engine.
-    pub fn check(&self) {
-        let overlooked = {
-            let state = lock(&self.state);
-            state.running.is_some() && self.hardware.has_events()
-        };
-        if overlooked {
-            self.interrupt();
-        }
-        let mut state = lock(&self.state);
-        let now = self.clock.now();
-        let mut left = Vec::new();
-        if let Some(running) = &state.running
-            && self.limit.exceeded(running.since, now)
-        {
-            log::debug!(
-                "{}: vGPU {} ran for {:?}, limit {:?}",
-                self.engine.sysfs_name(),
-                running.job.client.id(),
-                now.saturating_sub(running.since),
-                self.limit.0
-            );
-            let outcome = Outcome::Failed {
-                reason: FaultReason::TimedOut,
-                ipehr: self.hardware.error().ipehr,
+    /// Tells clients what there is to tell, in order. On return everything
+    /// that was to be told before is told, by whichever thread. The engine's
+    /// lock is not held.
+    fn tell(&self) {
+        let _in_order = lock(&self.telling);
+        loop {
+            let Some(told) = lock(&self.state).told.pop_front() else {
+                return;
             };
-            left.extend(self.reset(&mut state, outcome, 0));
-        }
-        if state.dead.is_some() {
-            while state.turns.take().is_some() {}
-            left.extend(state.ready.drain().map(|(_, job)| Left {
-                job,
-                outcome: Outcome::Failed {
-                    reason: FaultReason::TimedOut,
-                    ipehr: 0,
-                },
-                bits: 0,
-            }));
-        }
-        drop(state);
-        for l in left {
-            self.tell(Some(l));
+            match told {
+                Told::Interrupts { client, bits } => client.interrupts(self.engine, bits),
+                Told::Left {
+                    client,
+                    workload,
+                    outcome,
+                    bits,
+                } => client.finished(self.engine, workload, outcome, bits),
+            }
         }
     }
 
-    /// Takes a vGPU's workload back, off the GPU if it must be. On return the
-    /// GPU does nothing for this vGPU on this engine any more. `None` when it
-    /// has none here; one that just left may still be on its way to
-    /// [`Client::finished`].
-    pub fn cancel(&self, vgpu: u64) -> Option<Box<Workload>> {
+    /// Forgets a vGPU, which has nothing here any more.
+    pub fn forget(&self, vgpu: u64) {
         let mut state = lock(&self.state);
-        state.turns.remove(vgpu);
-        if let Some(job) = state.ready.remove(&vgpu) {
-            return Some(job.workload);
-        }
-        let runs = state
-            .running
-            .as_ref()
-            .is_some_and(|r| r.job.client.id() == vgpu);
-        if !runs {
-            return None;
-        }
-        self.reset(&mut state, Outcome::Cancelled, 0)
-            .map(|l| l.job.workload)
+        state.policy.remove(vgpu);
+        state.ready.remove(&vgpu);
+        state.owner.take_if(|o| o.vgpu == vgpu);
     }
 
-    /// Forgets that a vGPU owned the engine.
-    pub fn disown(&self, vgpu: u64) {
-        let mut state = lock(&self.state);
-        if state.owner.as_ref().is_some_and(|o| o.vgpu == vgpu) {
-            state.owner = None;
-        }
-    }
-
-    /// The engine now.
-    #[must_use]
-    pub fn view(&self) -> EngineView {
-        let state = lock(&self.state);
-        let now = self.clock.now();
-        let running = state.running.as_ref();
-        EngineView {
-            name: self.engine.sysfs_name(),
-            running: running.map(|r| r.job.client.id()),
-            running_ns: running.map(|r| nanos(now.saturating_sub(r.since))),
-            owner: state.owner.as_ref().map(|o| o.vgpu),
-            waiting: state.turns.waiting(),
-            resets: state.resets,
-            dead: state.dead.clone(),
-        }
+    fn trace(&self, vgpu: u64, what: What) {
+        self.trace.record(self.clock.now(), self.engine, vgpu, what);
     }
 }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use gen8::Engine;
+use vgpu_config::Share;
+
 use crate::counters::CounterValues;
 use crate::engine::EngineView;
 use crate::ppgtt::TableCounts;
@@ -25,6 +28,18 @@ pub struct LaneView {
     pub registers: BTreeMap<String, u32>,
 }
 
+/// What one vGPU did on one engine so far.
+#[derive(Clone, Debug)]
+pub struct LaneCounters {
+    /// The engine.
+    pub engine: Engine,
+    /// Counters; the time on the engine includes what runs now.
+    pub values: CounterValues,
+    /// Its waits, as [`Histogram::buckets`](crate::histogram::Histogram::buckets)
+    /// gives them.
+    pub waits: Vec<(u64, u64)>,
+}
+
 /// One vGPU.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct VgpuView {
@@ -32,6 +47,8 @@ pub struct VgpuView {
     pub id: u64,
     /// Why it is of no more use.
     pub failed: Option<String>,
+    /// What it gets of the GPU's time.
+    pub share: Share,
     /// 2 MiB pieces of its memory on the GPU's bus.
     pub chunks: usize,
     /// Its shadow tables.

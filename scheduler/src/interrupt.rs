@@ -13,6 +13,7 @@ use crate::sync::lock;
 #[derive(Default)]
 struct Bell {
     rung: bool,
+    nudged: bool,
     stop: bool,
 }
 
@@ -45,11 +46,19 @@ impl Line {
         self.wake.notify_all();
     }
 
+    /// Makes the interrupt thread look at the engines soon, without an
+    /// interrupt.
+    pub(crate) fn nudge(&self) {
+        lock(&self.bell).nudged = true;
+        self.wake.notify_one();
+    }
+
     fn wait(&self, tick: Duration) -> Woken {
         let (mut bell, _) = self
             .wake
-            .wait_timeout_while(lock(&self.bell), tick, |b| !b.rung && !b.stop)
+            .wait_timeout_while(lock(&self.bell), tick, |b| !b.rung && !b.nudged && !b.stop)
             .unwrap_or_else(PoisonError::into_inner);
+        bell.nudged = false;
         if bell.stop {
             Woken::Stop
         } else if std::mem::take(&mut bell.rung) {
@@ -90,23 +99,26 @@ fn answer(gpu: &Registers, engines: &[EngineUnit; Engine::COUNT]) {
     gpu.write32(irq::MASTER, irq::MASTER_ENABLE);
 }
 
-/// The interrupt thread; also the watchdog, by `tick`.
+/// The interrupt thread; also the watchdog, by `tick`, and the alarm clock
+/// of vGPUs that are over their caps.
 pub(crate) fn run(
     line: &Line,
     gpu: &Registers,
     engines: &Arc<[EngineUnit; Engine::COUNT]>,
     tick: Duration,
 ) {
+    let mut due = tick;
     loop {
-        match line.wait(tick) {
+        match line.wait(due) {
             Woken::Stop => return,
             Woken::Interrupt => answer(gpu, engines),
             Woken::Tick => {}
         }
         // Also after an interrupt: a steady stream of them must not keep the
         // watchdog from its work.
+        due = tick;
         for unit in engines.iter() {
-            unit.check();
+            due = due.min(unit.check().unwrap_or(tick));
         }
     }
 }

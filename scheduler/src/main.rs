@@ -11,6 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
+use vgpu_sched::scheduler::Config;
+use vgpu_sched::switch::SwitchMode;
 
 use crate::daemon::{Daemon, DmCommand, Limits, XenPlatform};
 
@@ -33,6 +35,21 @@ struct Args {
     /// Seconds a device model may take to attach to its guest.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=50))]
     attach_limit: u64,
+
+    /// Seconds a request may hold an engine. One that does not end is taken
+    /// off by a reset of its context, and its guest is told.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    run_limit: u64,
+
+    /// How an engine's registers go from one vGPU to the next: full, no-readback,
+    /// merged, delta-previous or delta-image. All but the last are there to be
+    /// compared with it.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    switch_mode: SwitchMode,
+
+    /// Where shares that were set while a guest ran are kept.
+    #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
+    state_dir: PathBuf,
 }
 
 /// The GPUs there are.
@@ -68,12 +85,23 @@ fn run(args: Args) -> anyhow::Result<()> {
             .with_file_name("vgpu-dm"),
     };
     let GpuKind::Softgpu = args.gpu;
-    let platform = XenPlatform::open()?;
+    let config = Config {
+        run_limit: Duration::from_secs(args.run_limit),
+        switch_mode: args.switch_mode,
+        ..Config::default()
+    };
+    let platform = XenPlatform::open(&config)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
         ..Limits::default()
     };
-    let daemon = Daemon::start(&args.socket, DmCommand::new(dm), limits, Arc::new(platform))?;
+    let daemon = Daemon::start(
+        &args.socket,
+        &args.state_dir,
+        DmCommand::new(dm),
+        limits,
+        Arc::new(platform),
+    )?;
     log::info!("listening at {}", args.socket.display());
     let signal = signals.wait().context("cannot wait for signals")?;
     log::info!("{signal}: stopping");

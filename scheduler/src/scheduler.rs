@@ -8,18 +8,21 @@ use std::time::Duration;
 use gen8::Engine;
 use gpu_bus::Gpu;
 use guest_memory::GuestMemory;
+use vgpu_config::Share;
 use vgpu_ring::Request;
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
-use crate::engine::{BringUpError, EngineUnit, Hardware};
+use crate::engine::{BringUpError, Common, EngineUnit, EngineView, Hardware};
 use crate::events::EventSink;
 use crate::ggtt::GuestGgtt;
-use crate::inspect::{SchedulerView, VgpuView};
+use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
 use crate::interrupt::{self, Line};
 use crate::policy::RunLimit;
 use crate::registers::Registers;
+use crate::switch::SwitchMode;
 use crate::sync::lock;
+use crate::trace::{self, Trace};
 use crate::vgpu::{Vgpu, VgpuConfig, VgpuError};
 use crate::windows::Windows;
 
@@ -32,6 +35,10 @@ pub struct Config {
     pub own_pages: usize,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Events the trace holds.
+    pub trace_events: usize,
+    /// How registers are carried over between vGPUs.
+    pub switch_mode: SwitchMode,
 }
 
 impl Default for Config {
@@ -41,6 +48,8 @@ impl Default for Config {
             // 1 GiB; taken in pieces of 2 MiB as needed.
             own_pages: 1 << 18,
             clock: Arc::new(Monotonic::default()),
+            trace_events: trace::DEFAULT_EVENTS,
+            switch_mode: SwitchMode::default(),
         }
     }
 }
@@ -75,6 +84,8 @@ pub struct Scheduler {
     gpu: Arc<Registers>,
     line: Arc<Line>,
     shared: Arc<Shared>,
+    trace: Arc<Trace>,
+    clock: Arc<dyn Clock>,
     vgpus: Arc<Mutex<BTreeMap<u64, Arc<Vgpu>>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -95,7 +106,14 @@ impl Scheduler {
         let pages = HostPages::new(Arc::clone(&dma), config.own_pages);
         let windows = Windows::new(Arc::clone(&gpu), pages.allocate()?);
         let reset = Arc::new(Mutex::new(()));
-        let limit = RunLimit(config.run_limit);
+        let trace = Arc::new(Trace::new(config.trace_events));
+        let common = Common {
+            clock: Arc::clone(&config.clock),
+            limit: RunLimit(config.run_limit),
+            mode: config.switch_mode,
+            trace: Arc::clone(&trace),
+            line: Arc::clone(&line),
+        };
         let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
             let hardware = Hardware::bring_up(
                 engine,
@@ -104,7 +122,7 @@ impl Scheduler {
                 pages.allocate()?,
                 Arc::clone(&reset),
             )?;
-            Ok(EngineUnit::new(hardware, Arc::clone(&config.clock), limit))
+            Ok(EngineUnit::new(hardware, common.clone()))
         };
         interrupt::disable(&gpu);
         let engines = Arc::new([
@@ -135,6 +153,8 @@ impl Scheduler {
                 windows,
                 engines,
             }),
+            trace,
+            clock: Arc::clone(&config.clock),
             vgpus: Arc::default(),
             thread: Some(thread),
         })
@@ -165,6 +185,24 @@ impl Scheduler {
         })
     }
 
+    /// What happened on the engines.
+    #[must_use]
+    pub fn trace(&self) -> &Arc<Trace> {
+        &self.trace
+    }
+
+    /// The clock whose time the trace's events carry.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The engines at this moment.
+    #[must_use]
+    pub fn engines(&self) -> Vec<EngineView> {
+        self.shared.engines.iter().map(EngineUnit::view).collect()
+    }
+
     /// Everything at this moment.
     #[must_use]
     pub fn inspect(&self) -> SchedulerView {
@@ -174,7 +212,7 @@ impl Scheduler {
             windows: self.shared.windows.counts(),
             own_pages: self.shared.pages.used(),
             chunks: self.shared.dma.mapped_chunks(),
-            engines: self.shared.engines.iter().map(EngineUnit::view).collect(),
+            engines: self.engines(),
             vgpus: vgpus.iter().map(|v| v.view()).collect(),
         }
     }
@@ -230,6 +268,18 @@ impl Handle {
     /// The complete ring has room again.
     pub fn flush_events(&self) {
         self.vgpu.flush_events();
+    }
+
+    /// Changes what the vGPU gets of the GPU's time, on every engine, from
+    /// now on.
+    pub fn set_share(&self, share: Share) {
+        self.vgpu.set_share(share);
+    }
+
+    /// What the vGPU did on each engine so far.
+    #[must_use]
+    pub fn lanes(&self) -> [LaneCounters; Engine::COUNT] {
+        self.vgpu.lanes()
     }
 
     /// The vGPU now.

@@ -7,14 +7,15 @@ mod worker;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gen8::csb::Descriptor;
 use gen8::{Engine, EngineSet};
 use guest_memory::{Gfn, GuestMemory};
+use vgpu_config::Share;
 use vgpu_ring::{Event, FaultReason, Request};
 
-use crate::counters::Counters;
+use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
@@ -32,8 +33,6 @@ const REFUSALS: usize = 16;
 
 struct LaneSlot {
     lane: Mutex<Lane>,
-    /// Notified when the active element leaves.
-    idle: Condvar,
     counters: Counters,
     registers: Arc<Mutex<RegisterFile>>,
 }
@@ -41,6 +40,7 @@ struct LaneSlot {
 /// One vGPU.
 pub struct Vgpu {
     config: VgpuConfig,
+    share: Mutex<Share>,
     shared: Arc<Shared>,
     map: Arc<GuestMap>,
     table: Mutex<Option<Arc<dyn GuestGgtt>>>,
@@ -64,6 +64,7 @@ impl Vgpu {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
         let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
         let vgpu = Arc::new(Self {
+            share: Mutex::new(config.share),
             config,
             shared,
             map,
@@ -71,7 +72,6 @@ impl Vgpu {
             tables,
             lanes: Engine::ALL.map(|engine| LaneSlot {
                 lane: Mutex::default(),
-                idle: Condvar::new(),
                 counters: Counters::default(),
                 registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
             }),
@@ -82,6 +82,7 @@ impl Vgpu {
             worker: Worker::default(),
         });
         worker::start(&vgpu)?;
+        vgpu.set_share(vgpu.config.share);
         Ok(vgpu)
     }
 
@@ -210,20 +211,8 @@ impl Vgpu {
         for engine in engines.iter() {
             let slot = self.slot(engine);
             lock(&slot.lane).clear();
-            let unit = &self.shared.engines[engine.index()];
-            let work = unit.cancel(self.id());
+            self.shared.engines[engine.index()].cancel(self.id());
             let mut lane = lock(&slot.lane);
-            if work.is_some() {
-                drop(work);
-                lane.active = None;
-            }
-            // It left the engine by itself and is being finished.
-            while lane.active.is_some() {
-                lane = slot
-                    .idle
-                    .wait(lane)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
-            }
             if reset {
                 lane.stopped = false;
                 lock(&slot.registers).reset();
@@ -244,7 +233,7 @@ impl Vgpu {
         // The worker may have started what it was preparing.
         self.quiesce(EngineSet::ALL, false);
         for unit in self.shared.engines.iter() {
-            unit.disown(self.id());
+            unit.forget(self.id());
         }
         self.shared.windows.forget_vgpu(self.id());
         for slot in &self.lanes {
@@ -259,12 +248,42 @@ impl Vgpu {
         *lock(&self.outbox) = Outbox::new(Box::new(Nowhere));
     }
 
+    /// Changes what it gets of the GPU's time, on every engine.
+    pub(crate) fn set_share(&self, share: Share) {
+        *lock(&self.share) = share;
+        for unit in self.shared.engines.iter() {
+            unit.set_share(self.id(), share);
+        }
+    }
+
+    /// An engine's counters now, with what runs there.
+    fn counter_values(&self, engine: Engine) -> CounterValues {
+        let counters = &self.slot(engine).counters;
+        let unit = &self.shared.engines[engine.index()];
+        let busy_ns = unit.busy_ns(self.id(), counters);
+        CounterValues {
+            busy_ns,
+            ..counters.values()
+        }
+    }
+
+    /// What it did on each engine so far.
+    #[must_use]
+    pub fn lanes(&self) -> [crate::inspect::LaneCounters; Engine::COUNT] {
+        Engine::ALL.map(|engine| crate::inspect::LaneCounters {
+            engine,
+            values: self.counter_values(engine),
+            waits: self.slot(engine).counters.waits.buckets(),
+        })
+    }
+
     /// The vGPU now.
     #[must_use]
     pub fn view(&self) -> crate::inspect::VgpuView {
         crate::inspect::VgpuView {
             id: self.id(),
             failed: self.failed.get().map(ToString::to_string),
+            share: *lock(&self.share),
             chunks: self.map.chunks(),
             tables: self.tables.counts(),
             events_waiting: lock(&self.outbox).waiting(),
@@ -282,7 +301,7 @@ impl Vgpu {
                         active_load: active,
                         waiting_loads: loads,
                         stopped,
-                        counters: slot.counters.values(),
+                        counters: self.counter_values(engine),
                         registers: lock(&slot.registers).view().into_iter().collect(),
                     }
                 })

@@ -25,7 +25,7 @@ pub use error::PrepareError;
 use image::Image;
 pub use image::ImageError;
 pub use shadow::Shadow;
-use shadow::{read_ring, write_ring};
+use shadow::{ShadowRing, read_ring, write_ring};
 use site::{Placed, WorkloadSite};
 
 /// What a workload is made from.
@@ -71,16 +71,18 @@ pub struct Workload {
     registers: Arc<HostPage>,
     /// Where the guest has its register page.
     guest_registers: u64,
+    /// Where the guest's ring ends, for the head it is told.
+    guest_tail: u32,
     held: Option<Held>,
 }
 
 /// What the GPU reaches while the workload runs.
 struct Held {
     // Windows go before the pages they show.
+    ring: ShadowRing,
     _pins: Vec<Pin>,
     _placed: Vec<Placed>,
     _registers: Arc<HostPage>,
-    _ring: Vec<Arc<HostPage>>,
     _root: RootPin,
 }
 
@@ -162,8 +164,8 @@ pub fn prepare(
     let mut pins: Vec<Pin> = named.into_values().collect();
 
     // The shadow ring.
-    let (ring_pin, ring_pages) = write_ring(source, shadow, engine, &ring, &words)?;
-    image.set(lrc::RING_START, ring_pin.address());
+    let shadow_ring = write_ring(source, shadow, engine, &ring, &words)?;
+    image.set_ring(shadow_ring.pin.address(), &shadow_ring);
 
     // The tables.
     let root = source.tables.pin(image.root())?;
@@ -199,7 +201,6 @@ pub fn prepare(
         | (u64::from(Descriptor::MODE_PPGTT48) << 3)
         | u64::from(image_pin.address())
         | 1;
-    pins.push(ring_pin);
     pins.push(image_pin);
     let copied = PAGE_SIZE + words.len() * 4;
     Ok(Element::Work(Box::new(Workload {
@@ -208,23 +209,56 @@ pub fn prepare(
         effects,
         cost: Cost {
             ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
+                + shadow_ring.pin.wrote
                 + placed.iter().map(Placed::wrote).sum::<u64>(),
             bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched,
             commands,
         },
         registers: Arc::clone(&registers),
         guest_registers,
+        guest_tail: ring.tail,
         held: Some(Held {
+            ring: shadow_ring,
             _pins: pins,
             _placed: placed,
             _registers: registers,
-            _ring: ring_pages,
             _root: root,
         }),
     })))
 }
 
 impl Workload {
+    /// Puts commands in front of its own, or none, for a run that begins
+    /// right behind another vGPU's. Returns whether there is room. It must
+    /// not be at the engine.
+    pub fn set_prologue(&mut self, commands: &[u32]) -> bool {
+        let head = self.held.as_ref().and_then(|h| h.ring.prologue(commands));
+        if let Some(head) = head {
+            self.set_register(lrc::RING_HEAD, head);
+        }
+        head.is_some()
+    }
+
+    /// How often it can be loaded again while it runs.
+    #[must_use]
+    pub fn reloads(&self) -> u32 {
+        self.held.as_ref().map_or(0, |h| h.ring.moves())
+    }
+
+    /// Makes it ready to be loaded again while it runs: its tail moves on,
+    /// over nothing. Returns whether there is room.
+    pub fn reload(&mut self) -> bool {
+        let tail = self.held.as_mut().and_then(|h| h.ring.move_tail());
+        if let Some(tail) = tail {
+            self.set_register(lrc::RING_TAIL, tail);
+        }
+        tail.is_some()
+    }
+
+    fn set_register(&self, index: usize, value: u32) {
+        self.registers.write(index * 4, &value.to_le_bytes());
+    }
+
     /// Gives up for good what the GPU may still reach: it is never freed.
     pub fn abandon(&mut self) {
         std::mem::forget(self.held.take());
@@ -238,6 +272,9 @@ impl Workload {
     pub fn write_back(&self, map: &GuestMap) -> usize {
         let mut bytes = [0; PAGE_SIZE];
         self.registers.read(0, &mut bytes);
+        // It ran to its end, which in the guest's ring is the tail.
+        let head = lrc::RING_HEAD * 4;
+        bytes[head..head + 4].copy_from_slice(&self.guest_tail.to_le_bytes());
         let mut written = 0;
         let mut put = |at: usize, len: usize| {
             let data = &bytes[at..at + len];

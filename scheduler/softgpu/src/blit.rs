@@ -241,6 +241,8 @@ impl Streamer {
         }
         self.row = row;
         self.row_under = dst;
+        let drawn = usize::try_from(rows).unwrap_or(0).saturating_mul(len);
+        self.pace.drawn(drawn);
         result
     }
 

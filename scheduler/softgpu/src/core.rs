@@ -31,6 +31,8 @@ pub(crate) struct Core {
     pub(crate) atomics: Mutex<()>,
     pub(crate) read_cost_ns: AtomicU32,
     pub(crate) write_cost_ns: AtomicU32,
+    pub(crate) command_cost_ns: u32,
+    pub(crate) blit_cost_ns_per_kib: u32,
     /// Value last written to GDRST.
     pub(crate) gdrst: AtomicU32,
 }
@@ -49,6 +51,8 @@ impl Core {
             atomics: Mutex::new(()),
             read_cost_ns: AtomicU32::new(config.register_read_cost_ns),
             write_cost_ns: AtomicU32::new(config.register_write_cost_ns),
+            command_cost_ns: config.command_cost_ns,
+            blit_cost_ns_per_kib: config.blit_cost_ns_per_kib,
             gdrst: AtomicU32::new(0),
         }
     }

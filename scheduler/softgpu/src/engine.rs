@@ -59,6 +59,7 @@ impl Streamer {
     /// Runs contexts until the engine is idle or reset.
     fn run_list(&mut self, first: Descriptor) {
         let mut current = first;
+        self.pace.start();
         loop {
             match self.run_context(current) {
                 Ok(Next::Context(next)) => current = next,
@@ -88,6 +89,8 @@ impl Streamer {
                 continue;
             }
             self.step()?;
+            self.pace.command();
+            self.keep_pace(false)?;
         }
     }
 
@@ -182,6 +185,7 @@ impl Streamer {
     fn at_tail(&mut self) -> Result<Option<Next>, Stop> {
         let core = self.core.clone();
         let unit = core.unit(self.engine);
+        self.keep_pace(true)?;
         self.save()?;
         self.flush_counters();
         let mut s = unit.lock();

@@ -22,6 +22,7 @@ mod math;
 mod memory;
 mod mi;
 mod mmio;
+mod pace;
 mod pipe_control;
 mod position;
 mod ppgtt;
@@ -58,6 +59,12 @@ pub struct Config {
     pub register_read_cost_ns: u32,
     /// Nanoseconds each register write takes.
     pub register_write_cost_ns: u32,
+    /// Nanoseconds each command takes an engine (0: as fast as it can). The
+    /// engine's thread sleeps what it was faster, so an engine's time is not
+    /// the CPU's.
+    pub command_cost_ns: u32,
+    /// Nanoseconds that drawing 1 KiB takes the blitter, likewise.
+    pub blit_cost_ns_per_kib: u32,
     /// Where to note every page written. For tests only.
     pub write_log: Option<Arc<WriteLog>>,
 }

@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::counters::count;
 use crate::fetch::Fetcher;
 use crate::memory::{AddressFault, Memory, Space};
+use crate::pace::Pace;
 use crate::position::{Batch, Flow, Ring};
 use crate::unit::{Unit, attention};
 
@@ -52,6 +53,7 @@ pub(crate) struct Streamer {
     pub(crate) clip: Clip,
     pub(crate) row: Vec<u8>,
     pub(crate) row_under: Vec<u8>,
+    pub(crate) pace: Pace,
     /// Consecutive rounds that did nothing but wait or jump back.
     idle_rounds: u32,
     /// Commands not yet added to the counter.
@@ -66,6 +68,7 @@ const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 impl Streamer {
     pub(crate) fn new(core: Arc<Core>, engine: Engine) -> Self {
         Self {
+            pace: Pace::new(core.command_cost_ns, core.blit_cost_ns_per_kib),
             memory: Memory::new(core.clone(), engine),
             core,
             engine,
@@ -234,6 +237,19 @@ impl Streamer {
         };
         self.packet = packet;
         result
+    }
+
+    /// Sleeps while the engine is ahead of its own time: by much, or at all
+    /// at the `end` of a context.
+    pub(crate) fn keep_pace(&mut self, end: bool) -> Result<(), Stop> {
+        while let Some(ahead) = self.pace.ahead(end) {
+            if self.unit().must_stop() {
+                return Err(Stop::Reset);
+            }
+            let later = attention::PENDING | attention::FLUSH | attention::HOLD;
+            self.unit().pause(ahead, later);
+        }
+        Ok(())
     }
 
     /// Whether MI_SET_PREDICATE turns commands into no-ops now (Broadwell

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use vgpu_config::VgpuSpec;
 use vgpu_control::{ClientRequest, Connection, ControlError, Peer, Register, Reply};
 
+use super::claim::Claim;
 use super::guest::Guest;
 use super::server::Shared;
-use super::supervisor;
+use super::{supervisor, top};
 
 /// Xen reserves the domain ids from here up (Xen `public/xen.h:DOMID_FIRST_RESERVED`).
 const FIRST_RESERVED: u16 = 0x7ff0;
@@ -57,10 +58,14 @@ fn answer(request: ClientRequest, peer: Peer, shared: &Shared) -> anyhow::Result
         ClientRequest::Ping => json!({"version": env!("CARGO_PKG_VERSION")}),
         ClientRequest::List => serde_json::to_value(shared.registry.list())?,
         ClientRequest::InspectHost => shared.platform.tree(),
-        ClientRequest::Inspect { domid } => match shared.registry.get(domid) {
-            Some(guest) => guest.tree(),
-            None => bail!("domid is {domid}, allowed: a domain with a vGPU"),
-        },
+        ClientRequest::Inspect { domid } => guest(shared, domid)?.tree(),
+        ClientRequest::Set { domid, changes } => {
+            let held = guest(shared, domid)?.set_share(&changes, &shared.kept)?;
+            log::info!("domain {domid}: {} by process {}", held.share, peer.pid);
+            serde_json::to_value(held)?
+        }
+        ClientRequest::Top { after } => top::sample(shared, after)?,
+        ClientRequest::Trace { cursor, max } => top::trace(shared, cursor, max)?,
         ClientRequest::Register(register) => {
             add(&register, peer, shared).inspect_err(|e| {
                 log::warn!("domain {}: no vGPU: {}", register.domid, one_line(e));
@@ -68,6 +73,11 @@ fn answer(request: ClientRequest, peer: Peer, shared: &Shared) -> anyhow::Result
             json!({})
         }
     })
+}
+
+fn guest(shared: &Shared, domid: u16) -> anyhow::Result<Arc<Guest>> {
+    let guest = shared.registry.get(domid);
+    guest.with_context(|| format!("domid is {domid}, allowed: a domain with a vGPU"))
 }
 
 fn add(register: &Register, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
@@ -79,10 +89,13 @@ fn add(register: &Register, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
     let Some(place) = shared.registry.reserve(domid) else {
         bail!("domid is {domid}, allowed: a domain without a vGPU");
     };
-    log::info!("domain {domid}: vGPU {spec} for process {}", peer.pid);
+    let identity = shared.platform.identify(domid);
+    let claim = Claim::new(spec, identity, &shared.kept);
+    let now = claim.spec();
+    log::info!("domain {domid}: vGPU {now} for process {}", peer.pid);
     let guest = Arc::new(Guest::start(
         register,
-        spec,
+        claim,
         peer.pid,
         &shared.dm,
         shared.limits,

@@ -3,14 +3,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
-use vgpu_config::VgpuSpec;
-use vgpu_control::{Entry, Register, StartDm, State};
+use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
 use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
+use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
 
+use super::claim::Claim;
 use super::dm::{DmCommand, DmProcess};
 use super::events::{RingFate, RingSink};
 use super::migration::Refuse;
@@ -31,7 +32,7 @@ pub struct Guest {
     /// Its domain.
     pub domid: u16,
     /// What was asked for.
-    spec: VgpuSpec,
+    claim: Mutex<Claim>,
     qemu_pid: i32,
     /// Becomes readable when its QEMU ends.
     pub qemu: OwnedFd,
@@ -64,7 +65,7 @@ impl Guest {
     /// What failed; nothing is left behind.
     pub fn start(
         register: &Register,
-        spec: VgpuSpec,
+        claim: Claim,
         qemu_pid: i32,
         command: &DmCommand,
         limits: Limits,
@@ -79,7 +80,7 @@ impl Guest {
         let ours = area.daemon_end(bells);
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
-        let vgpu = platform.add_vgpu(domid, ours.ggtt, Box::new(sink))?;
+        let vgpu = platform.add_vgpu(domid, claim.spec().share, ours.ggtt, Box::new(sink))?;
         let signals = Signals {
             broke: EventBell::new()?,
             stop: EventBell::new()?,
@@ -95,7 +96,7 @@ impl Guest {
         };
         let dm = DmProcess::start(
             command,
-            StartDm::new(domid, &spec, vgpu.table_gfn()),
+            StartDm::new(domid, claim.spec(), vgpu.table_gfn()),
             [area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()],
             limits.attach,
         )?;
@@ -110,7 +111,7 @@ impl Guest {
         )?;
         Ok(Self {
             domid,
-            spec,
+            claim: Mutex::new(claim),
             qemu_pid,
             qemu,
             signals,
@@ -155,6 +156,40 @@ impl Guest {
         drop(proxy);
     }
 
+    /// Changes what the vGPU gets of the GPU's time, as
+    /// [`Claim::change`] has it.
+    ///
+    /// # Errors
+    /// When the vGPU failed, or for what is wrong with `changes`; nothing is
+    /// changed then.
+    pub fn set_share(&self, changes: &str, kept: &KeptShares) -> anyhow::Result<Held> {
+        let running = lock(&self.running);
+        let Some(running) = running.as_ref() else {
+            let reason = lock(&self.failure).clone().unwrap_or_default();
+            bail!("domain {} lost its vGPU: {reason}", self.domid);
+        };
+        let mut claim = lock(&self.claim);
+        let held = claim.change(changes, kept)?;
+        running.vgpu.set_share(held.share);
+        Ok(held)
+    }
+
+    /// What the vGPU did so far.
+    pub fn sample(&self) -> VgpuSample {
+        let lanes = lock(&self.running).as_ref().map(|r| r.vgpu.lanes());
+        let state = lanes.as_ref().map_or(State::Failed, |_| State::Running);
+        let (at_ns, lanes) = lanes.unwrap_or_default();
+        let claim = lock(&self.claim);
+        VgpuSample {
+            domid: self.domid,
+            name: claim.name().map(str::to_owned),
+            state,
+            share: claim.spec().share,
+            at_ns,
+            lanes,
+        }
+    }
+
     fn state(&self) -> State {
         if lock(&self.running).is_some() {
             State::Running
@@ -170,7 +205,7 @@ impl Guest {
             .map_or(0, |r| r.worker.requests());
         Entry {
             domid: self.domid,
-            vgpu: self.spec.to_string(),
+            vgpu: lock(&self.claim).spec().to_string(),
             state: self.state(),
             qemu_pid: self.qemu_pid,
             dm_pid: self.dm.pid(),

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use vgpu_config::Share;
+use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
 use vgpu_sched::events::EventSink;
+use vgpu_sched::kept::Uuid;
 
 /// A vGPU as the scheduler knows it. Dropping the last handle removes it:
 /// its work is stopped and its guest's memory no longer mapped when that
@@ -27,20 +30,40 @@ pub trait Vgpu: Send + Sync {
     /// RAM of the guest. Else it is the one the vGPU was added with.
     fn table_gfn(&self) -> Option<u64>;
 
+    /// Changes what it gets of the GPU's time, from now on.
+    fn set_share(&self, share: Share);
+
+    /// What it did on the engines it has used, and when that was looked at,
+    /// in nanoseconds of the clock of [`Platform::engines`].
+    fn lanes(&self) -> (u64, Vec<LaneSample>);
+
     /// Its state, for people and tools.
     fn tree(&self) -> Value;
 }
 
+/// Who a guest is beyond its domain id.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// The same whenever the guest runs.
+    pub uuid: Option<Uuid>,
+    /// For people; printable.
+    pub name: Option<String>,
+}
+
 /// The host.
 pub trait Platform: Send + Sync {
-    /// Adds a vGPU for the guest `domid`, whose page table is RAM of the
-    /// guest, or else `ggtt`. What it reports goes to `events`.
+    /// Who the guest `domid` is, as far as Xen's toolstack tells.
+    fn identify(&self, domid: u16) -> Identity;
+
+    /// Adds a vGPU for the guest `domid` with `share` of the GPU's time. The
+    /// guest's page table is RAM of the guest, or else `ggtt`. What it reports goes to `events`.
     ///
     /// # Errors
     /// When the guest's memory cannot be reached or the scheduler is full.
     fn add_vgpu(
         &self,
         domid: u16,
+        share: Share,
         ggtt: GgttTable,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>>;
@@ -51,6 +74,13 @@ pub trait Platform: Send + Sync {
     /// # Errors
     /// When Xen refuses; the guest's vCPUs may hang then.
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()>;
+
+    /// What the engines did so far, and when that was looked at, in
+    /// nanoseconds of a clock.
+    fn engines(&self) -> (u64, Vec<EngineSample>);
+
+    /// At most `max` events of the trace from number `cursor` on.
+    fn trace(&self, cursor: u64, max: usize) -> TracePage;
 
     /// The GPU and the scheduler, for people and tools.
     fn tree(&self) -> Value;

@@ -68,7 +68,8 @@ impl Registry {
         self.changed.notify_all();
     }
 
-    fn guests(&self) -> Vec<Arc<Guest>> {
+    /// The guests that are complete, by domain.
+    pub fn guests(&self) -> Vec<Arc<Guest>> {
         let live = |slot: &Slot| match slot {
             Slot::Live(guest) => Some(Arc::clone(guest)),
             Slot::Reserved => None,

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use vgpu_control::Listener;
+use vgpu_sched::kept::KeptShares;
 
 use super::client;
 use super::dm::DmCommand;
@@ -41,6 +42,8 @@ pub struct Shared {
     pub registry: Arc<Registry>,
     /// Xen and the scheduler.
     pub platform: Arc<dyn Platform>,
+    /// Shares that outlive their guest and this process.
+    pub kept: KeptShares,
     /// How to run a device model.
     pub dm: DmCommand,
     /// How long things may take.
@@ -57,12 +60,14 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Listens at `path`, for its owner only.
+    /// Listens at `path`, for its owner only, and keeps what outlives it in
+    /// the directory `state`.
     ///
     /// # Errors
     /// When another daemon does, or the socket cannot be made.
     pub fn start(
         path: &Path,
+        state: &Path,
         dm: DmCommand,
         limits: Limits,
         platform: Arc<dyn Platform>,
@@ -71,6 +76,7 @@ impl Daemon {
         let shared = Arc::new(Shared {
             registry: Arc::new(Registry::default()),
             platform,
+            kept: KeptShares::open(state),
             dm,
             limits,
             clients: AtomicUsize::new(0),

@@ -10,13 +10,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use vgpu_config::Share;
 use vgpu_control::{
-    ClientRequest, Connection, Entry, FromDm, QmpSockets, Register, Reply, State, ToDm,
+    ClientRequest, Connection, EngineSample, Entry, FromDm, Held, LaneSample, QmpSockets, Register,
+    Reply, Sample, State, ToDm, TraceEvent, TracePage, What,
 };
 use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
 use vgpu_sched::events::EventSink;
 
-use super::platform::{Platform, Vgpu};
+use super::platform::{Identity, Platform, Vgpu};
 use super::{Daemon, DmCommand, Limits};
 
 /// Tells a child what to do; without it the child's test does nothing.
@@ -126,14 +128,29 @@ struct FakeVgpu {
 }
 
 impl Platform for FakePlatform {
+    fn identify(&self, domid: u16) -> Identity {
+        Identity {
+            uuid: Some(
+                format!("{domid:08x}-1111-4222-8333-444444444444")
+                    .parse()
+                    .unwrap(),
+            ),
+            name: Some(format!("guest-{domid}")),
+        }
+    }
+
     fn add_vgpu(
         &self,
         domid: u16,
+        share: Share,
         ggtt: GgttTable,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let notes = self.0.lock().unwrap().clone();
         notes.send(format!("added {domid}"))?;
+        if share != Share::default() {
+            notes.send(format!("share {share}"))?;
+        }
         Ok(Arc::new(FakeVgpu {
             events: Mutex::new(events),
             ggtt,
@@ -145,6 +162,31 @@ impl Platform for FakePlatform {
         let notes = self.0.lock().unwrap().clone();
         notes.send(format!("reclaimed {server} of {domid}"))?;
         Ok(())
+    }
+
+    fn engines(&self) -> (u64, Vec<EngineSample>) {
+        let engine = EngineSample {
+            name: "rcs0".into(),
+            ..EngineSample::default()
+        };
+        (5, vec![engine])
+    }
+
+    fn trace(&self, cursor: u64, max: usize) -> TracePage {
+        let count = u64::try_from(max).unwrap();
+        let event = |number| TraceEvent {
+            number,
+            at_ns: number,
+            engine: "rcs0".into(),
+            vgpu: 9,
+            what: What::Ready,
+        };
+        TracePage {
+            vgpud: 1,
+            events: (cursor..cursor + count).map(event).collect(),
+            next: cursor + count,
+            missed: 0,
+        }
     }
 
     fn tree(&self) -> Value {
@@ -169,6 +211,19 @@ impl Vgpu for FakeVgpu {
 
     fn table_gfn(&self) -> Option<u64> {
         None
+    }
+
+    fn set_share(&self, share: Share) {
+        self.notes.send(format!("share {share}")).unwrap();
+    }
+
+    fn lanes(&self) -> (u64, Vec<LaneSample>) {
+        let lane = LaneSample {
+            completed: 7,
+            waits: vec![(15, 7)],
+            ..LaneSample::default()
+        };
+        (6, vec![lane])
     }
 
     fn tree(&self) -> Value {
@@ -202,7 +257,14 @@ impl Fixture {
             ..Limits::default()
         };
         let platform = Arc::new(FakePlatform(Mutex::new(sender)));
-        let daemon = Daemon::start(&dir.join("sock"), command, limits, platform).unwrap();
+        let daemon = Daemon::start(
+            &dir.join("sock"),
+            &dir.join("state"),
+            command,
+            limits,
+            platform,
+        )
+        .unwrap();
         Self {
             dir,
             notes,
@@ -376,12 +438,87 @@ fn bad_requests_are_refused_with_the_reason() {
 }
 
 #[test]
+fn a_share_that_is_set_holds_for_the_guests_next_life() {
+    let f = Fixture::new("share", "serves");
+    let qemu = f.attached();
+    let set = |changes: &str| {
+        f.ask::<Held>(&ClientRequest::Set {
+            domid: 9,
+            changes: changes.into(),
+        })
+    };
+    let held = set("weight=300,slice=0.5").unwrap();
+    assert_eq!((held.share.weight, held.share.slice_us), (300, 500));
+    assert_eq!(held.not_kept, None);
+    let shown = "share weight=300,cap=0,slice=0.5,priority=normal";
+    assert_eq!(f.note(), shown);
+    // All or nothing.
+    assert_eq!(
+        set("cap=5,weight=0").unwrap_err(),
+        r#"vgpu: weight is "0", allowed: 1 to 10000"#
+    );
+    assert!(f.list()[0].vgpu.contains("weight=300,cap=0,slice=0.5"));
+    let request = ClientRequest::Set {
+        domid: 8,
+        changes: "cap=5".into(),
+    };
+    assert_eq!(
+        f.ask::<Held>(&request).unwrap_err(),
+        "domid is 8, allowed: a domain with a vGPU"
+    );
+    drop(qemu);
+    assert_eq!(f.note(), "removed");
+    f.gone();
+    let (qemu, reply) = f.qemu("slot=5,cap=7");
+    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(f.note(), "added 9");
+    let shown = "share weight=300,cap=7,slice=0.5,priority=normal";
+    assert_eq!(f.note(), shown);
+    assert_eq!(f.note(), "Ping { token: 99 } 0x12345001");
+    // Back to what it was started with, and nothing is kept.
+    assert_eq!(set("default").unwrap().share.cap, 7);
+    assert_eq!(f.note(), "share weight=100,cap=7,slice=1,priority=normal");
+    drop(qemu);
+    assert_eq!(f.note(), "removed");
+    f.gone();
+    let _qemu = f.attached();
+}
+
+#[test]
+fn counts_and_the_trace_come_in_pages() {
+    let f = Fixture::new("top", "serves");
+    let _qemu = f.attached();
+    let sample: Sample = f.ask(&ClientRequest::Top { after: None }).unwrap();
+    assert_eq!((sample.at_ns, sample.engines.len()), (5, 1));
+    assert_eq!(sample.vgpud, std::process::id());
+    let vgpu = &sample.vgpus[0];
+    assert_eq!((vgpu.domid, vgpu.at_ns), (9, 6));
+    assert_eq!(vgpu.name.as_deref(), Some("guest-9"));
+    assert_eq!(vgpu.lanes[0].waits, [(15, 7)]);
+    assert_eq!(sample.next, None);
+    let sample: Sample = f.ask(&ClientRequest::Top { after: Some(9) }).unwrap();
+    assert_eq!(sample.vgpus, []);
+    let request = ClientRequest::Trace {
+        cursor: 40,
+        max: u32::MAX,
+    };
+    let page: TracePage = f.ask(&request).unwrap();
+    assert_eq!((page.events[0].number, page.next), (40, 552));
+}
+
+#[test]
 fn a_second_daemon_does_not_take_the_socket() {
     let f = Fixture::new("second", "serves");
     let (sender, _notes) = channel();
     let command = DmCommand::new("/nonexistent".into());
     let platform = Arc::new(FakePlatform(Mutex::new(sender)));
-    let second = Daemon::start(&f.dir.join("sock"), command, Limits::default(), platform);
+    let second = Daemon::start(
+        &f.dir.join("sock"),
+        &f.dir,
+        command,
+        Limits::default(),
+        platform,
+    );
     let error = second.err().unwrap().to_string();
     assert!(error.ends_with("another process does"), "{error}");
     assert!(f.ask::<Value>(&ClientRequest::Ping).is_ok());

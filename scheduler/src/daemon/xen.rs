@@ -5,17 +5,24 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::Value;
 use softgpu::SoftGpu;
+use vgpu_config::Share;
+use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
+use vgpu_sched::clock::Clock;
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::VgpuConfig;
-use xen_glue::{DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost};
+use xen_glue::{
+    DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
+    XenstoreError,
+};
 
-use super::platform::{Platform, Vgpu};
+use super::platform::{Identity, Platform, Vgpu};
 use super::reclaim::reclaim;
 use super::table::Table;
+use super::translate;
 
 /// Address space for mappings of one guest's memory. What the GPU uses stays
 /// mapped beyond it.
@@ -34,14 +41,14 @@ impl XenPlatform {
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open() -> anyhow::Result<Self> {
+    pub fn open(config: &Config) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
         let gpu = SoftGpu::new(softgpu::Config::default(), dma.clone(), line.clone());
-        let scheduler = Scheduler::start(&Config::default(), gpu.clone(), dma, line)
+        let scheduler = Scheduler::start(config, gpu.clone(), dma, line)
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
@@ -52,9 +59,23 @@ impl XenPlatform {
 }
 
 impl Platform for XenPlatform {
+    fn identify(&self, domid: u16) -> Identity {
+        let read = || -> Result<Identity, XenstoreError> {
+            let xenstore = Xenstore::open()?;
+            let node = |name| xenstore.read_if_there(&format!("/local/domain/{domid}/{name}"));
+            let (vm, name) = (node("vm")?, node("name")?);
+            Ok(translate::identity(vm.as_deref(), name.as_deref()))
+        };
+        read().unwrap_or_else(|e| {
+            log::warn!("domain {domid}: {e}; its share cannot be kept");
+            Identity::default()
+        })
+    }
+
     fn add_vgpu(
         &self,
         domid: u16,
+        share: Share,
         ggtt: GgttTable,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
@@ -65,6 +86,7 @@ impl Platform for XenPlatform {
         let memory = ForeignMemory::new(Arc::clone(&self.privcmd), DomId(domid), config);
         let config = VgpuConfig {
             id: domid.into(),
+            share,
             ..VgpuConfig::default()
         };
         let table = Table::make(&XenHost, DomId(domid), ggtt);
@@ -72,11 +94,25 @@ impl Platform for XenPlatform {
         let handle = self
             .scheduler
             .add_vgpu(config, Arc::new(memory), Arc::new(table), events)?;
-        Ok(Arc::new(Scheduled { handle, table_gfn }))
+        Ok(Arc::new(Scheduled {
+            handle,
+            clock: Arc::clone(self.scheduler.clock()),
+            table_gfn,
+        }))
     }
 
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {
         reclaim(&XenHost, DomId(domid), server)
+    }
+
+    fn engines(&self) -> (u64, Vec<EngineSample>) {
+        let engines = self.scheduler.engines();
+        let samples = engines.into_iter().map(translate::engine).collect();
+        (translate::nanos(self.scheduler.clock().now()), samples)
+    }
+
+    fn trace(&self, cursor: u64, max: usize) -> TracePage {
+        translate::trace(self.scheduler.trace().read(cursor, max))
     }
 
     fn tree(&self) -> Value {
@@ -86,6 +122,7 @@ impl Platform for XenPlatform {
 
 struct Scheduled {
     handle: Handle,
+    clock: Arc<dyn Clock>,
     table_gfn: Option<u64>,
 }
 
@@ -100,6 +137,19 @@ impl Vgpu for Scheduled {
 
     fn table_gfn(&self) -> Option<u64> {
         self.table_gfn
+    }
+
+    fn set_share(&self, share: Share) {
+        self.handle.set_share(share);
+    }
+
+    fn lanes(&self) -> (u64, Vec<LaneSample>) {
+        let at_ns = translate::nanos(self.clock.now());
+        let lanes = self.handle.lanes();
+        (
+            at_ns,
+            lanes.into_iter().filter_map(translate::lane).collect(),
+        )
     }
 
     fn tree(&self) -> Value {

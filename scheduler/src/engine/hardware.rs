@@ -75,7 +75,8 @@ impl Hardware {
             status,
             read_at: AtomicU32::new(CSB_RESET),
         };
-        hardware.reset()?;
+        hardware.hold()?;
+        hardware.reset_held()?;
         Ok(hardware)
     }
 
@@ -113,26 +114,40 @@ impl Hardware {
         }
     }
 
-    /// Resets this engine alone and sets it up again. On success nothing
-    /// that ran on it can reach memory any more.
+    /// Makes the engine hold still. It goes on after [`Self::go_on`].
+    ///
+    /// # Errors
+    /// [`ResetFailed`]: it does not.
+    pub fn hold(&self) -> Result<(), ResetFailed> {
+        // Linux gt/intel_reset.c:gen8_engine_reset_prepare.
+        let control = self.at(ring::RESET_CTL);
+        let request = ring::RESET_CTL_REQUEST;
+        self.gpu.write32(control, request << 16 | request);
+        self.wait("ready for reset", control, |v| {
+            v & ring::RESET_CTL_READY != 0
+        })
+    }
+
+    /// Withdraws the wish for a reset.
+    pub fn go_on(&self) {
+        let control = self.at(ring::RESET_CTL);
+        self.gpu.write32(control, ring::RESET_CTL_REQUEST << 16);
+    }
+
+    /// Resets this engine alone, which holds still, and sets it up again. On
+    /// success nothing that ran on it can reach memory any more.
     ///
     /// # Errors
     /// [`ResetFailed`].
-    pub fn reset(&self) -> Result<(), ResetFailed> {
+    pub fn reset_held(&self) -> Result<(), ResetFailed> {
         {
-            // Linux gt/intel_reset.c:gen8_reset_engines: ask, wait until the
-            // engine is ready, reset its domain, withdraw the request.
+            // Linux gt/intel_reset.c:gen8_reset_engines: reset its domain,
+            // withdraw the request.
             let _one_at_a_time = lock(&self.shared);
-            let control = self.at(ring::RESET_CTL);
-            let request = ring::RESET_CTL_REQUEST;
-            self.gpu.write32(control, request << 16 | request);
-            self.wait("ready for reset", control, |v| {
-                v & ring::RESET_CTL_READY != 0
-            })?;
             let domain = self.engine.reset_domain();
             self.gpu.write32(ring::GDRST, domain);
             self.wait("reset done", ring::GDRST, |v| v & domain == 0)?;
-            self.gpu.write32(control, request << 16);
+            self.go_on();
             self.gpu.write32(ring::FAULT, 0);
         }
         self.set_up();
@@ -183,15 +198,17 @@ impl Hardware {
         u16::from_le_bytes([b[0], b[1]])
     }
 
-    /// Loads the list of one element (Linux
+    /// Loads a list of one or two elements (Linux
     /// `gt/intel_execlists_submission.c:execlists_submit_ports`).
-    pub fn load(&self, descriptor: Descriptor) {
+    pub fn load(&self, first: Descriptor, second: Option<Descriptor>) {
         let port = self.at(ring::ELSP);
-        let b = descriptor.0.to_le_bytes();
-        let high = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
-        let low = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-        for value in [0, 0, high, low] {
-            self.gpu.write32(port, value);
+        // The second goes first, and the last of the four writes loads.
+        for descriptor in [second.unwrap_or_default(), first] {
+            let b = descriptor.0.to_le_bytes();
+            let high = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
+            let low = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            self.gpu.write32(port, high);
+            self.gpu.write32(port, low);
         }
     }
 

@@ -1,5 +1,7 @@
 //! What can be chosen about a vGPU, and why one cannot go on.
 
+use vgpu_config::Share;
+
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::TableLimits;
@@ -9,6 +11,8 @@ use crate::ppgtt::TableLimits;
 pub struct VgpuConfig {
     /// Identifies it; not in use by another. A domain id, say.
     pub id: u64,
+    /// What it gets of the GPU's time at first.
+    pub share: Share,
     /// Its share of the GPU's bus.
     pub map: MapLimits,
     /// Its share of shadow tables.

@@ -1,6 +1,7 @@
 //! Elements on their way to an engine and back.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use gen8::Engine;
 use gen8::csb::Descriptor;
@@ -102,6 +103,10 @@ impl Client for Vgpu {
         &self.slot(engine).counters
     }
 
+    fn slice(&self) -> Duration {
+        lock(&self.share).slice()
+    }
+
     fn interrupts(&self, engine: Engine, bits: u16) {
         self.slot(engine).counters.interrupts.add(1);
         self.push(Event::Interrupt {
@@ -138,7 +143,6 @@ impl Client for Vgpu {
         lane.active = None;
         let more = lane.waiting() > 0;
         drop(lane);
-        slot.idle.notify_all();
         if more {
             self.worker.advance(engine);
         }

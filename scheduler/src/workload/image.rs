@@ -4,6 +4,7 @@ use gen8::cmd::mi_op;
 use gen8::{Engine, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
 
+use super::shadow::ShadowRing;
 use crate::audit::{AuditError, Auditor, Site};
 
 /// A register page that makes no sense.
@@ -93,8 +94,8 @@ impl Image {
         self.words[index] = value;
     }
 
-    /// The ring; head, tail and control are made clean in the copy.
-    pub fn ring(&mut self) -> Result<Ring, ImageError> {
+    /// The guest's ring, checked.
+    pub fn ring(&self) -> Result<Ring, ImageError> {
         let ctl = self.words[lrc::RING_CTL];
         if ctl & 1 == 0 {
             return Err(ImageError::RingOff(ctl));
@@ -120,10 +121,15 @@ impl Image {
                 size: ring.size,
             });
         }
+        Ok(ring)
+    }
+
+    /// Names the shadow ring, which stands at `start`.
+    pub fn set_ring(&mut self, start: u32, ring: &ShadowRing) {
+        self.set(lrc::RING_START, start);
         self.set(lrc::RING_HEAD, ring.head);
         self.set(lrc::RING_TAIL, ring.tail);
         self.set(lrc::RING_CTL, (ring.size - 0x1000) | 1);
-        Ok(ring)
     }
 
     /// The guest's root table.

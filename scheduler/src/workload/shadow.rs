@@ -17,8 +17,8 @@ use crate::windows::{Key, Pin, What, entry};
 #[derive(Default)]
 pub struct Shadow {
     registers: Option<Arc<HostPage>>,
-    /// By page of the ring; pages appear when first used.
-    ring: Vec<Option<Arc<HostPage>>>,
+    /// It only grows: another length would be another window.
+    ring: Vec<Arc<HostPage>>,
     /// A batch has run that nobody looked at: MI_SET_PREDICATE in it may turn
     /// commands of a later ring into no-ops.
     pub(super) unaudited: bool,
@@ -37,23 +37,17 @@ impl Shadow {
         Ok(page)
     }
 
-    fn ring_page(
+    /// The ring's pages, `count` at least.
+    fn ring_pages(
         &mut self,
-        index: usize,
+        count: usize,
         pages: &Arc<HostPages>,
-    ) -> Result<Arc<HostPage>, OutOfPages> {
-        if self.ring.len() <= index {
-            // Bounded by the largest ring, 512 pages.
-            self.ring.resize(index + 1, None);
+    ) -> Result<Vec<Arc<HostPage>>, OutOfPages> {
+        // Bounded by the largest ring, 512 pages.
+        while self.ring.len() < count {
+            self.ring.push(Arc::new(pages.allocate()?));
         }
-        if let Some(Some(page)) = self.ring.get(index) {
-            return Ok(Arc::clone(page));
-        }
-        let page = Arc::new(pages.allocate()?);
-        if let Some(slot) = self.ring.get_mut(index) {
-            *slot = Some(Arc::clone(&page));
-        }
-        Ok(page)
+        Ok(self.ring.clone())
     }
 }
 
@@ -78,39 +72,124 @@ pub fn read_ring(source: &Source<'_>, ring: &Ring, words: &mut [u32]) -> Result<
     Ok(())
 }
 
-/// Puts the audited dwords into the shadow ring at the same offsets.
+/// Bytes kept free in front of the commands: for register changes that the
+/// GPU makes on its way from another vGPU's workload.
+const PROLOGUE_BYTES: u32 = 512;
+
+/// How often the tail can move behind the commands. A load that names a
+/// running context needs a tail the hardware has not reached, or it may take
+/// it for idle (WaIdleLiteRestore; Linux `gt/gen8_engine_cs.c:
+/// gen8_emit_wa_tail` keeps two MI_NOOPs for that).
+const TAIL_MOVES: u32 = 16;
+
+/// Bytes of one move: a tail is at a qword.
+const MOVE_BYTES: u32 = 8;
+
+/// The largest ring (Linux `gt/intel_ring.c:intel_engine_create_ring` with
+/// the field's bits 20:12).
+const MAX_RING: u32 = 512 * 4096;
+
+/// The audited commands, where the GPU finds them.
+pub struct ShadowRing {
+    pub pin: Pin,
+    pub pages: Vec<Arc<HostPage>>,
+    /// Bytes.
+    pub size: u32,
+    /// Offset of the first command.
+    pub head: u32,
+    /// Offset behind the last one.
+    pub tail: u32,
+    /// What is free in front of the first command, in bytes.
+    prologue: u32,
+    /// How often the tail can still move.
+    moves: u32,
+}
+
+impl ShadowRing {
+    /// Puts commands in front of the others; returns the head to start from.
+    /// `None` when there is no room.
+    pub fn prologue(&self, commands: &[u32]) -> Option<u32> {
+        // A head is at a qword, or where the guest's is.
+        let dwords = commands.len().next_multiple_of(2);
+        let bytes = u32::try_from(dwords * 4).ok()?;
+        if bytes > self.prologue {
+            return None;
+        }
+        let head = self.head - bytes;
+        let padding = std::iter::repeat_n(0, dwords - commands.len());
+        let words = commands.iter().copied().chain(padding);
+        let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        // The room is in the first page.
+        self.pages
+            .first()?
+            .write(usize::try_from(head).ok()?, &bytes);
+        Some(head)
+    }
+
+    /// How often the tail can still move.
+    pub const fn moves(&self) -> u32 {
+        self.moves
+    }
+
+    /// Moves the tail past the next MI_NOOPs.
+    pub fn move_tail(&mut self) -> Option<u32> {
+        self.moves = self.moves.checked_sub(1)?;
+        self.tail += MOVE_BYTES;
+        Some(self.tail)
+    }
+}
+
+/// Puts the audited dwords into the shadow ring. They stand in one piece
+/// from its start on, wherever the guest has them: what leads back to the
+/// guest's offsets is only where the head ends, and that is the guest's tail.
 pub fn write_ring(
     source: &Source<'_>,
     shadow: &mut Shadow,
     engine: Engine,
     ring: &Ring,
     words: &[u32],
-) -> Result<(Pin, Vec<Arc<HostPage>>), PrepareError> {
-    let scratch = source.windows.scratch_entry();
-    let mut entries = vec![scratch; usize::try_from(ring.size / 4096).unwrap_or(0)];
-    let mut used = Vec::new();
-    let mut offset = usize::try_from(ring.head).unwrap_or(0);
-    let size = usize::try_from(ring.size).unwrap_or(0);
-    let mut rest = words;
+) -> Result<ShadowRing, PrepareError> {
+    let bytes = ring.pending();
+    // A tail is at a qword, so the first command may not be.
+    let odd = bytes & 4;
+    let with_room = PROLOGUE_BYTES + odd + bytes + TAIL_MOVES * MOVE_BYTES;
+    // The tail must not meet the end, which is offset 0.
+    let (head, moves, needed) = if with_room < MAX_RING {
+        (PROLOGUE_BYTES + odd, TAIL_MOVES, with_room + MOVE_BYTES)
+    } else {
+        (odd, 0, odd + bytes)
+    };
+    let padding = usize::try_from(moves * MOVE_BYTES).unwrap_or(0);
+    let words = words.iter().copied();
+    let mut data: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    data.resize(data.len() + padding, 0);
+    let needed = usize::try_from(needed).unwrap_or(usize::MAX);
+    let pages = shadow.ring_pages(needed.div_ceil(PAGE_SIZE), source.pages)?;
+    let mut at = usize::try_from(head).unwrap_or(0);
+    let mut rest = data.as_slice();
     while !rest.is_empty() {
-        let in_page = offset % PAGE_SIZE;
-        let n = ((PAGE_SIZE - in_page) / 4).min(rest.len());
-        let page = shadow.ring_page(offset / PAGE_SIZE, source.pages)?;
-        let bytes: Vec<u8> = rest[..n].iter().flat_map(|w| w.to_le_bytes()).collect();
-        page.write(in_page, &bytes);
-        if let Some(e) = entries.get_mut(offset / PAGE_SIZE) {
-            *e = entry(page.bus());
+        let in_page = at % PAGE_SIZE;
+        let (these, later) = rest.split_at((PAGE_SIZE - in_page).min(rest.len()));
+        if let Some(page) = pages.get(at / PAGE_SIZE) {
+            page.write(in_page, these);
         }
-        used.push(page);
-        rest = &rest[n..];
-        offset += n * 4;
-        if offset >= size {
-            offset = 0;
-        }
+        at += these.len();
+        rest = later;
     }
+    let entries: Vec<u64> = pages.iter().map(|p| entry(p.bus())).collect();
+    let size = u32::try_from(pages.len() * PAGE_SIZE).unwrap_or(MAX_RING);
     let key = Key {
         vgpu: source.vgpu,
         what: What::Ring { engine },
     };
-    Ok((source.windows.pin(key, &entries)?, used))
+    Ok(ShadowRing {
+        pin: source.windows.pin(key, &entries)?,
+        pages,
+        size,
+        head,
+        // Only what fills the largest ring to its end wraps.
+        tail: (head + bytes) % size,
+        prologue: if moves > 0 { PROLOGUE_BYTES } else { 0 },
+        moves,
+    })
 }

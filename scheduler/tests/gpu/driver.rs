@@ -345,6 +345,19 @@ impl Guest {
         }
     }
 
+    /// Whether load `seq`, of one element, is through; takes what events there
+    /// are.
+    pub fn done(&mut self, seq: u64) -> bool {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::ContextDone { seq: s, .. } if s == seq => return true,
+                Event::Interrupt { .. } | Event::ContextDone { .. } => {}
+                other => panic!("{other:?}, {:?}", self.handle.inspect().refusals),
+            }
+        }
+        false
+    }
+
     /// Waits until single-element loads are through, in any order.
     pub fn wait_all(&mut self, seqs: &[u64]) {
         let mut left = seqs.to_vec();

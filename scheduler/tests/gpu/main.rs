@@ -4,6 +4,8 @@ mod driver;
 mod failures;
 mod one_guest;
 mod scripted;
+mod seen;
+mod slots;
 mod storm;
 mod stuck;
 mod switches;

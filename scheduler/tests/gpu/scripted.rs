@@ -7,8 +7,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gen8::csb::{CONTEXT_COMPLETE, HWSP_BUFFER, HWSP_WRITE_POINTER, IDLE_TO_ACTIVE};
-use gen8::{Engine, irq, regs, ring};
+use gen8::csb::{
+    ACTIVE_TO_IDLE, CONTEXT_COMPLETE, ELEMENT_SWITCH, HWSP_BUFFER, HWSP_WRITE_POINTER,
+    IDLE_TO_ACTIVE, LITE_RESTORE, PREEMPTED,
+};
+use gen8::{Engine, irq, lrc, regs, ring};
 use gpu_bus::{Dma, GGTT_BASE, Gpu, InterruptLine};
 use guest_memory::VecMemory;
 use vgpu_ring::{Event, FaultReason, Request};
@@ -31,6 +34,8 @@ struct State {
     port: Vec<u32>,
     /// Done after the next read of the render engine's identity register.
     hook: Option<Hook>,
+    /// Interrupts answered.
+    answered: u64,
 }
 
 /// The GPU. Only its render engine is ever given work.
@@ -38,7 +43,7 @@ pub struct Script {
     dma: Arc<DmaSpace>,
     line: Arc<Line>,
     state: Mutex<State>,
-    loads: Mutex<Sender<u64>>,
+    loads: Mutex<Sender<Vec<u32>>>,
 }
 
 impl Script {
@@ -53,13 +58,23 @@ impl Script {
         self.set(irq::GT_IIR0, |v| v | u32::from(bits));
     }
 
-    fn raise(&self, bits: u16) {
+    /// Interrupts, and waits for the answer.
+    pub fn raise(&self, bits: u16) {
+        let before = self.state.lock().unwrap().answered;
         self.identity(bits);
         self.line.raise();
+        while self.state.lock().unwrap().answered == before {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Does something after the next look at the identity register.
+    pub fn hook(&self, hook: impl FnOnce(&Self) + Send + 'static) {
+        self.state.lock().unwrap().hook = Some(Box::new(hook));
     }
 
     /// Writes a status event, without an interrupt.
-    fn status(&self, status: u32, context: u32) {
+    pub fn status(&self, status: u32, context: u32) {
         let (page, next) = {
             let state = self.state.lock().unwrap();
             let address = state.registers[&(BASE + ring::HWS_PGA)];
@@ -99,12 +114,16 @@ impl Gpu for Script {
         if offset == BASE + ring::ELSP {
             let mut state = self.state.lock().unwrap();
             state.port.push(value);
-            if let [_, _, high, low] = state.port[..] {
+            if let [second, used, first, _] = state.port[..] {
                 state.port.clear();
-                let descriptor = u64::from(high) << 32 | u64::from(low);
-                let _ = self.loads.lock().unwrap().send(descriptor);
+                let mut list = vec![first];
+                list.extend((used & 1 != 0).then_some(second));
+                let _ = self.loads.lock().unwrap().send(list);
             }
             return;
+        }
+        if offset == irq::MASTER && value & irq::MASTER_ENABLE != 0 {
+            self.state.lock().unwrap().answered += 1;
         }
         self.set(offset, |old| match offset {
             irq::GT_IIR0 => old & !value,
@@ -124,15 +143,15 @@ impl Gpu for Script {
     }
 }
 
-struct Stage {
-    gpu: Arc<Script>,
-    clock: Arc<ManualClock>,
-    scheduler: Scheduler,
-    loads: Receiver<u64>,
+pub struct Stage {
+    pub gpu: Arc<Script>,
+    pub clock: Arc<ManualClock>,
+    pub scheduler: Scheduler,
+    loads: Receiver<Vec<u32>>,
 }
 
 impl Stage {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
         let (sender, loads) = channel();
@@ -157,17 +176,65 @@ impl Stage {
     }
 
     /// A guest whose one context has something to run.
-    fn guest(&self, id: u64) -> (Guest, crate::driver::Context) {
+    pub fn guest(&self, id: u64) -> (Guest, crate::driver::Context) {
         let mut guest = Guest::on(&self.scheduler, id, 64);
         let mut c = guest.context(Engine::Rcs, 1);
         guest.emit(&mut c, &[0, 0]);
         (guest, c)
     }
 
-    /// The id of the context that was loaded.
-    fn loaded(&self) -> u32 {
-        let descriptor = self.loads.recv_timeout(Duration::from_secs(30)).unwrap();
-        u32::try_from(descriptor >> 32).unwrap()
+    /// The same, and what its context starts from is restored, so that it
+    /// can follow another guest's at once.
+    pub fn restored(&self, id: u64) -> (Guest, crate::driver::Context) {
+        let (guest, c) = self.guest(id);
+        guest.set_image(&c, lrc::CONTEXT_CONTROL, 9 << 16 | 8);
+        (guest, c)
+    }
+
+    /// The ids of the contexts of the next load.
+    pub fn list(&self) -> Vec<u32> {
+        self.loads.recv_timeout(Duration::from_secs(30)).unwrap()
+    }
+
+    /// A load, if there was one.
+    pub fn waiting_list(&self) -> Option<Vec<u32>> {
+        self.loads.try_recv().ok()
+    }
+
+    /// The id of the one context that was loaded.
+    pub fn loaded(&self) -> u32 {
+        let list = self.list();
+        assert_eq!(list.len(), 1);
+        list[0]
+    }
+
+    /// Nothing was loaded since.
+    pub fn nothing(&self) {
+        assert_eq!(self.loads.try_recv().ok(), None);
+    }
+
+    /// The engine takes up a load when it is idle.
+    pub fn takes_up(&self) {
+        self.gpu.status(IDLE_TO_ACTIVE, 0);
+        self.gpu.raise(irq::CONTEXT_SWITCH);
+    }
+
+    /// What it loads again while it runs.
+    pub fn lite_restore(&self, id: u32) {
+        self.gpu.status(PREEMPTED | LITE_RESTORE, id);
+        self.gpu.raise(irq::CONTEXT_SWITCH);
+    }
+
+    /// The last one of a list ends.
+    pub fn ends(&self, id: u32) {
+        self.gpu.status(CONTEXT_COMPLETE | ACTIVE_TO_IDLE, id);
+        self.gpu.raise(irq::CONTEXT_SWITCH);
+    }
+
+    /// The first one of two ends.
+    pub fn goes_on(&self, id: u32) {
+        self.gpu.status(CONTEXT_COMPLETE | ELEMENT_SWITCH, id);
+        self.gpu.raise(irq::CONTEXT_SWITCH);
     }
 }
 
@@ -182,10 +249,10 @@ fn an_interrupt_between_two_looks_is_the_guests_that_raised_it() {
     // The interrupt says only that the context started; when it is being
     // answered the context asks for an interrupt and ends.
     stage.gpu.status(IDLE_TO_ACTIVE, 0);
-    stage.gpu.state.lock().unwrap().hook = Some(Box::new(move |gpu| {
+    stage.gpu.hook(move |gpu| {
         gpu.identity(irq::USER | irq::CONTEXT_SWITCH);
         gpu.status(CONTEXT_COMPLETE | 8, id);
-    }));
+    });
     stage.gpu.raise(irq::CONTEXT_SWITCH);
     let events = first.wait(seq, 0);
     assert_eq!(
@@ -198,8 +265,8 @@ fn an_interrupt_between_two_looks_is_the_guests_that_raised_it() {
         }]
     );
     let id = stage.loaded();
-    stage.gpu.status(CONTEXT_COMPLETE | 8, id);
-    stage.gpu.raise(irq::CONTEXT_SWITCH);
+    stage.takes_up();
+    stage.ends(id);
     assert_eq!(second.wait(behind, 0).len(), 1);
 }
 
@@ -209,7 +276,8 @@ fn a_completion_whose_interrupt_was_lost_is_found() {
     let (mut guest, c) = stage.guest(1);
     let seq = guest.submit(&c, None);
     let id = stage.loaded();
-    stage.gpu.status(CONTEXT_COMPLETE | 8, id);
+    stage.gpu.status(IDLE_TO_ACTIVE, 0);
+    stage.gpu.status(CONTEXT_COMPLETE | ACTIVE_TO_IDLE, id);
     assert_eq!(guest.wait(seq, 0).len(), 1);
 }
 
@@ -223,9 +291,9 @@ fn an_event_of_a_workload_long_gone_ends_no_other() {
     let seq = guest.submit(&c, None);
     let id = stage.loaded();
     assert_ne!(old, id);
-    stage.gpu.status(CONTEXT_COMPLETE | 8, old);
-    stage.gpu.raise(irq::CONTEXT_SWITCH);
-    stage.gpu.status(CONTEXT_COMPLETE | 8, id);
+    stage.takes_up();
+    stage.ends(old);
+    stage.gpu.status(CONTEXT_COMPLETE | ACTIVE_TO_IDLE, id);
     stage.gpu.raise(irq::CONTEXT_SWITCH | irq::USER);
     let events = guest.wait(seq, 0);
     assert_eq!(
@@ -246,6 +314,7 @@ fn an_error_without_a_cause_ends_nothing_and_one_with_a_cause_does() {
     let (mut guest, c) = stage.guest(1);
     let seq = guest.submit(&c, None);
     stage.loaded();
+    stage.gpu.status(IDLE_TO_ACTIVE, 0);
     stage.gpu.raise(irq::ERROR | irq::USER);
     assert_eq!(
         guest.event(),
@@ -275,16 +344,17 @@ fn the_limit_counts_from_the_start_not_from_the_submission() {
     let (mut first, a) = stage.guest(1);
     let (mut second, b) = stage.guest(2);
     let seq = first.submit(&a, None);
-    let id = stage.loaded();
+    let one = stage.loaded();
     let behind = second.submit(&b, None);
+    stage.clock.pass(Duration::from_secs(5));
+    stage.takes_up();
     stage.clock.pass(Duration::from_secs(9));
-    stage.gpu.status(CONTEXT_COMPLETE | 8, id);
-    stage.gpu.raise(irq::CONTEXT_SWITCH);
+    stage.ends(one);
     first.wait(seq, 0);
     let id = stage.loaded();
+    stage.takes_up();
     stage.clock.pass(Duration::from_secs(9));
-    stage.gpu.status(CONTEXT_COMPLETE | 8, id);
-    stage.gpu.raise(irq::CONTEXT_SWITCH);
+    stage.ends(id);
     assert_eq!(second.wait(behind, 0).len(), 1);
     let lanes = stage.scheduler.inspect().vgpus;
     assert_eq!(lanes[0].engines[0].counters.busy_ns, 9_000_000_000);
@@ -328,29 +398,4 @@ fn a_sink_is_told_once_that_its_vgpu_failed() {
     }
     assert!(refused > 1);
     assert_eq!(failed.load(Ordering::SeqCst), 1);
-}
-
-#[test]
-fn guests_take_turns() {
-    let stage = Stage::new();
-    let mut guests: Vec<_> = (1..=3).map(|id| stage.guest(id)).collect();
-    let mut seqs: Vec<u64> = guests.iter_mut().map(|(g, c)| g.submit(c, None)).collect();
-    for _ in 0..3 {
-        for (i, (guest, context)) in guests.iter_mut().enumerate() {
-            let id = stage.loaded();
-            // It has more to do before it is even through.
-            let next = guest.submit(context, None);
-            stage.gpu.status(CONTEXT_COMPLETE | 8, id);
-            stage.gpu.raise(irq::CONTEXT_SWITCH);
-            guest.wait(seqs[i], 0);
-            seqs[i] = next;
-            // Its next workload waits behind the other's.
-            while stage.scheduler.inspect().engines[0].waiting < 2 {
-                std::thread::yield_now();
-            }
-        }
-    }
-    let view = stage.scheduler.inspect();
-    let counts = view.vgpus.iter().map(|v| v.engines[0].counters.completed);
-    assert!(counts.eq([3, 3, 3]));
 }

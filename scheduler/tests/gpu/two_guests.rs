@@ -98,7 +98,7 @@ fn guests_with_the_same_addresses_do_not_mix() {
         }
     }
     let rcs = &view.vgpus[1].engines[0].counters;
-    assert!(rcs.switches > 0);
+    assert!(rcs.switches + rcs.handovers > 0);
     // Nothing these guests do makes a register unknown. What their batches
     // may have left outside the context is put back, three registers a
     // switch; the first one writes all, and clears a context each.

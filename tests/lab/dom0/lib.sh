@@ -82,17 +82,21 @@ start_vgpud() {
 
 guest_log() { echo "/var/log/xen/console/guest-$1.log"; }
 
+# What guest_config makes a guest boot: bookworm's kernel, or that in
+# /lab/boot-KERNEL.
+guest_boot=/lab/boot
+
 # guest_config NAME DEVICE_MODEL_ARGS [LINE...]: writes /lab/NAME.cfg; the
 # arguments in xl's list syntax, without brackets.
 guest_config() {
     name=$1
     args=$2
     shift 2
-    if [ -f /lab/boot/device-model-args ]; then
-        args="$(cat /lab/boot/device-model-args)${args:+, $args}"
+    if [ -f "$guest_boot/device-model-args" ]; then
+        args="$(cat "$guest_boot/device-model-args")${args:+, $args}"
     fi
     {
-        cat /lab/boot/config
+        cat "$guest_boot/config"
         cat <<CONFIG
 name = "$name"
 type = "hvm"
@@ -149,6 +153,14 @@ guest_ready() {
     fact "guest-boot-seconds/$1" "$(since "$(cat "/run/start-$1")")"
 }
 
+# inspect NAME TAG: a guest's device as vgpuctl sees it.
+inspect() {
+    [ "$LAB_DEVICE" = 1 ] || return 0
+    timeout 30 vgpuctl inspect "$(cat "/run/domid-$1")" --json >"/results/inspect-$1-$2.json" 2>"/results/inspect-$1-$2.err"
+    fact "inspect-status/$1-$2" $?
+    block "inspect/$1-$2" "/results/inspect-$1-$2.json"
+}
+
 sequence=0
 # guest_start NAME COMMAND...: tells a guest to run a script; sets $sequence.
 guest_start() {
@@ -181,4 +193,17 @@ guest_gone() {
         sleep 0.5
     done
     fact "guest-gone/$1" no
+}
+
+# daemons_end: whether vgpud lives on, and no device model, when all guests
+# are gone.
+daemons_end() {
+    [ "$LAB_DEVICE" = 1 ] || return 0
+    tries=0
+    while pidof vgpu-dm >/dev/null && [ $tries -lt 20 ]; do
+        tries=$((tries + 1))
+        sleep 0.5
+    done
+    fact vgpu-dm-left "$(pidof vgpu-dm | wc -w)"
+    kill -0 "$vgpud_pid" 2>/dev/null && fact vgpud-alive yes || fact vgpud-alive no
 }

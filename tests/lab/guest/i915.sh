@@ -1,4 +1,5 @@
-# i915.sh probe|report|igt|mmio: what the scenario i915 asks of a guest.
+# i915.sh probe|report|igt|mmio: what the scenario i915 asks of a guest, and
+# bind|complaints: the short forms of the first two.
 # Programs are Debian's; only mmio-latency is ours.
 
 # log_block NAME: standard input as a block of the report
@@ -29,8 +30,7 @@ list_pci() {
 
 state() {
     # i915's state as sysfs and debugfs show it.
-    [ -e /sys/kernel/debug/dri/0/i915_wedged ] &&
-        echo "LAB wedged $(cat /sys/kernel/debug/dri/0/i915_wedged)"
+    wedged
     for engine in /sys/class/drm/card0/engine/*; do
         [ -f "$engine/name" ] && cat "$engine/name"
     done | log_block engines
@@ -44,7 +44,26 @@ state() {
     ls /sys/kernel/debug/dri/0 2>/dev/null | log_block debugfs
 }
 
+wedged() {
+    [ -e /sys/kernel/debug/dri/0/i915_wedged ] &&
+        echo "LAB wedged $(cat /sys/kernel/debug/dri/0/i915_wedged)"
+}
+
+# Of the kernel's log what the driver said.
+driver_log() { dmesg | grep -E 'i915|drm'; }
+
 case $1 in
+bind)
+    modprobe i915
+    echo "LAB modprobe-status $?"
+    dmesg -n 1
+    driver_log | log_block dmesg-probe
+    wedged
+    ;;
+complaints)
+    driver_log | log_block dmesg
+    wedged
+    ;;
 probe)
     list_pci | log_block pci-before
     echo "LAB vgpu-slot $(find_vgpu)"
@@ -82,7 +101,7 @@ mmio) # ROUNDS
     /run/lab/mmio-latency "$2" $ours qemu=1234:11e8:0 2>&1 || echo "LAB mmio-failed $?"
     ;;
 *)
-    echo "LAB guest-failed i915.sh: $1 is none of probe, report, igt, mmio"
+    echo "LAB guest-failed i915.sh: $1 is none of bind, complaints, probe, report, igt, mmio"
     exit 2
     ;;
 esac

@@ -14,6 +14,9 @@ ln -s fd/1 /dev/stdout
 ln -s fd/2 /dev/stderr
 mount -t debugfs debugfs /sys/kernel/debug
 
+# Modules of a kernel that is not the disk's.
+[ -d "/run/lab/modules/$(uname -r)" ] && mount --bind /run/lab/modules /usr/lib/modules
+
 exec </dev/hvc0 >/dev/hvc0 2>&1
 # dom0's lines must not come back as ours.
 stty -echo

@@ -23,14 +23,6 @@ memory() {
     block memory /run/memory
 }
 
-# inspect NAME TAG: the device as vgpuctl sees it
-inspect() {
-    [ "$LAB_DEVICE" = 1 ] || return 0
-    timeout 30 vgpuctl inspect "$(xl domid "$1")" --json >"/results/inspect-$1-$2.json" 2>"/results/inspect-$1-$2.err"
-    fact "inspect-status/$1-$2" $?
-    block "inspect/$1-$2" "/results/inspect-$1-$2.json"
-}
-
 config g1
 config g2
 
@@ -84,13 +76,5 @@ guest_start g2 poweroff
 guest_gone g1 60
 guest_gone g2 60
 
-if [ "$LAB_DEVICE" = 1 ]; then
-    block save-log /results/vgpud.log
-    tries=0
-    while pidof vgpu-dm >/dev/null && [ $tries -lt 20 ]; do
-        tries=$((tries + 1))
-        sleep 0.5
-    done
-    fact vgpu-dm-left "$(pidof vgpu-dm | wc -w)"
-    kill -0 "$vgpud_pid" 2>/dev/null && fact vgpud-alive yes || fact vgpud-alive no
-fi
+[ "$LAB_DEVICE" = 1 ] && block save-log /results/vgpud.log
+daemons_end

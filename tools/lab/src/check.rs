@@ -3,7 +3,11 @@
 pub mod boot;
 pub mod i915;
 pub mod igt;
+pub mod record;
 pub mod refuse;
+pub mod share;
+mod teardown;
+mod work;
 
 use serde_json::Value;
 
@@ -13,6 +17,8 @@ pub struct Verdict {
     pub result: Value,
     /// Longer material for details.json.
     pub details: Option<Value>,
+    /// Further files: name and content.
+    pub files: Vec<(String, Value)>,
     /// One line for each check that failed; none means passed.
     pub failures: Vec<String>,
 }

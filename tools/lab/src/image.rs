@@ -2,6 +2,7 @@
 
 mod cpio;
 mod initrd;
+mod kernel;
 mod modules;
 mod rootfs;
 
@@ -17,6 +18,7 @@ use crate::cache::Cache;
 use crate::program;
 
 pub use initrd::Initrd;
+pub use kernel::{GuestKernel, KernelImage};
 
 /// All that a run boots from; paths into the cache.
 pub struct Images {
@@ -27,27 +29,10 @@ impl Images {
     /// Takes the images from the cache, building them first if this recipe has
     /// not been built yet.
     pub fn ensure(cache: &Cache) -> anyhow::Result<Self> {
-        let mut hasher = DefaultHasher::new();
-        rootfs::recipe().hash(&mut hasher);
-        let dir = cache
-            .root()
-            .join(format!("images-{:016x}", hasher.finish()));
-        if !dir.is_dir() {
+        let dir = cached(cache, "images", &rootfs::recipe(), |out| {
             program::require(program::FOR_IMAGES)?;
-            // Built aside and renamed: an interrupted build leaves no images
-            // that look complete.
-            let unfinished = cache.root().join("unfinished");
-            if unfinished.exists() {
-                fs::remove_dir_all(&unfinished)
-                    .with_context(|| format!("cannot clear {}", unfinished.display()))?;
-            }
-            fs::create_dir_all(&unfinished)?;
-            let started = Instant::now();
-            info!("building images in {} (some minutes, once)", dir.display());
-            rootfs::build(&unfinished)?;
-            fs::rename(&unfinished, &dir)?;
-            info!("images built in {} s", started.elapsed().as_secs());
-        }
+            rootfs::build(out)
+        })?;
         Ok(Self { dir })
     }
 
@@ -90,4 +75,51 @@ impl Images {
     pub fn modules(&self) -> PathBuf {
         self.dir.join(rootfs::MODULES)
     }
+}
+
+impl KernelImage {
+    /// Takes the image of a guests' kernel from the cache, building it first
+    /// if it is not there. Nothing for dom0's kernel, which is in [`Images`].
+    pub fn ensure(cache: &Cache, kernel: GuestKernel) -> anyhow::Result<Option<Self>> {
+        let Some(suite) = kernel.suite() else {
+            return Ok(None);
+        };
+        let name = format!("kernel-{suite}");
+        let dir = cached(cache, &name, &kernel::recipe(suite), |out| {
+            program::require(program::FOR_KERNELS)?;
+            kernel::build(suite, out)
+        })?;
+        Ok(Some(Self::at(dir)))
+    }
+}
+
+/// The folder of an image in the cache; `build` fills it if it is not there.
+fn cached(
+    cache: &Cache,
+    name: &str,
+    recipe: &str,
+    build: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    recipe.hash(&mut hasher);
+    let dir = cache
+        .root()
+        .join(format!("{name}-{:016x}", hasher.finish()));
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    // Built aside and renamed: an interrupted build leaves no image that
+    // looks complete.
+    let unfinished = cache.root().join("unfinished");
+    if unfinished.exists() {
+        fs::remove_dir_all(&unfinished)
+            .with_context(|| format!("cannot clear {}", unfinished.display()))?;
+    }
+    fs::create_dir_all(&unfinished)?;
+    let started = Instant::now();
+    info!("building {} (minutes, once)", dir.display());
+    build(&unfinished)?;
+    fs::rename(&unfinished, &dir)?;
+    info!("{name} built in {} s", started.elapsed().as_secs());
+    Ok(dir)
 }

@@ -51,15 +51,23 @@ enum Command {
     List,
 }
 
+/// All images of all scenarios.
+fn images() -> anyhow::Result<()> {
+    let cache = cache::Cache::open()?;
+    image::Images::ensure(&cache)?;
+    for kernel in scenario::SCENARIOS.iter().flat_map(|s| s.kernels) {
+        image::KernelImage::ensure(&cache, *kernel)?;
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let cli = Cli::parse();
     let done = match cli.command {
         Command::Run { name, options } => run::run(&name, &options),
         Command::Shell { no_build } => shell::shell(no_build).map(|()| true),
-        Command::Images => cache::Cache::open()
-            .and_then(|cache| image::Images::ensure(&cache))
-            .map(|_| true),
+        Command::Images => images().map(|()| true),
         Command::List => {
             for scenario in scenario::SCENARIOS {
                 println!("{:8} {}", scenario.name, scenario.summary);

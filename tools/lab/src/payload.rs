@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 
 use crate::check::igt;
 use crate::handover;
-use crate::image::{Images, Initrd};
+use crate::image::{GuestKernel, Images, Initrd, KernelImage};
 use crate::program;
 
 /// Our programs as dom0 sees them, and the crate that builds each.
@@ -22,8 +22,48 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("xl-vgpu", "xl-vgpu"),
 ];
 
-/// Programs that run inside a guest, from the crate `lab`.
-const GUEST_PROGRAMS: &[&str] = &["mmio-latency"];
+/// A program of ours that runs inside a guest.
+#[derive(Debug, PartialEq, Eq)]
+pub struct GuestProgram {
+    name: &'static str,
+    crate_name: &'static str,
+    /// Whether it brings its C library along.
+    whole: bool,
+}
+
+/// Times register reads.
+pub const MMIO_LATENCY: GuestProgram = GuestProgram {
+    name: "mmio-latency",
+    crate_name: "lab",
+    whole: false,
+};
+
+/// GPU load whose every result is checked. It may have to run where there is
+/// nothing else.
+pub const GPU_WORK: GuestProgram = GuestProgram {
+    name: "gpu-work",
+    crate_name: "gpu-work",
+    whole: true,
+};
+
+/// Rust's name for what guests are, and how a static program is asked for. A
+/// target of its own keeps such builds apart from the others.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const TARGET_FLAGS: (&str, &str) = (
+    "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+    "-C target-feature=+crt-static -C strip=symbols",
+);
+
+impl GuestProgram {
+    fn path(&self) -> PathBuf {
+        let target = workspace().join("target");
+        if self.whole {
+            target.join(TARGET).join("release").join(self.name)
+        } else {
+            target.join("release").join(self.name)
+        }
+    }
+}
 
 /// For a guest's kernel. A big log, since the whole of it is judged; the
 /// frame buffer console elsewhere, since it would draw through trapped memory;
@@ -42,8 +82,10 @@ pub struct Settings<'a> {
     pub scenario: &'a str,
     /// Whether our programs are to be used.
     pub device: bool,
-    /// Whether guests get our measuring programs.
-    pub guest_programs: bool,
+    /// Our programs that guests get.
+    pub guest_programs: &'a [GuestProgram],
+    /// Kernels that guests boot besides dom0's.
+    pub kernels: &'a [(GuestKernel, KernelImage)],
     /// Fewer tests and rounds.
     pub short: bool,
     /// Leave it to QEMU's boot ROM to load the guests' kernel.
@@ -79,13 +121,25 @@ impl Payload {
                     .with_context(|| format!("{name} (crate {crate_name}) is not built"))?;
             }
         }
-        if settings.guest_programs {
-            for name in GUEST_PROGRAMS {
-                copy(&release.join(name), &guest.join(name))
-                    .with_context(|| format!("{name} (crate lab) is not built"))?;
-            }
+        for program in settings.guest_programs {
+            let GuestProgram {
+                name, crate_name, ..
+            } = program;
+            copy(&program.path(), &guest.join(name))
+                .with_context(|| format!("{name} (crate {crate_name}) is not built"))?;
         }
-        guest_boot(&dom0.join("boot"), images, &scripts, settings.plain_boot)?;
+        let initrd_script = scripts.join("guest-initrd.sh");
+        let boot = Boot {
+            images,
+            script: &initrd_script,
+            plain: settings.plain_boot,
+        };
+        boot.stage(&dom0, "boot", &images.kernel(), &images.modules())?;
+        for (kernel, image) in settings.kernels {
+            let folder = format!("boot-{}", kernel.name());
+            boot.stage(&dom0, &folder, &image.kernel(), &image.modules()?)?;
+            copy_tree(&image.module_folder(), &guest.join("modules"))?;
+        }
         fs::write(dom0.join("igt.list"), igt::list(settings.short))?;
         fs::write(
             dom0.join("settings"),
@@ -100,7 +154,12 @@ impl Payload {
         let payload = Self {
             dir: dir.to_owned(),
         };
-        Initrd::Dom0.write(images, &scripts.join("dom0-initrd.sh"), &payload.initrd())?;
+        Initrd::Dom0.write(
+            images,
+            &images.modules(),
+            &scripts.join("dom0-initrd.sh"),
+            &payload.initrd(),
+        )?;
         tar(&dom0, &payload.dom0_disk())?;
         tar(&guest, &payload.guest_disk())?;
         File::create(payload.results_disk())?.set_len(RESULTS_SIZE)?;
@@ -167,51 +226,92 @@ pub fn programs_built() -> bool {
 
 /// Builds our programs as they are in the tree now: those for guests, and for
 /// `device` those for dom0.
-pub fn build_programs(device: bool) -> anyhow::Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--quiet", "-p", "lab", "--bins"]);
-    for (_, crate_name) in PROGRAMS.iter().filter(|_| device) {
-        command.args(["-p", crate_name]);
+pub fn build_programs(device: bool, guest: &[GuestProgram]) -> anyhow::Result<()> {
+    let mut crates: Vec<&str> = Vec::new();
+    if device {
+        crates.extend(PROGRAMS.iter().map(|(_, crate_name)| crate_name));
     }
-    let status = command
-        .current_dir(workspace())
-        .status()
-        .context("cannot run cargo")?;
-    if !status.success() {
-        bail!("building our programs failed ({status})");
+    let of_guests = |whole| {
+        guest
+            .iter()
+            .filter(move |p| p.whole == whole)
+            .map(|p| p.crate_name)
+    };
+    crates.extend(of_guests(false));
+    if !crates.is_empty() {
+        cargo_build(&crates, |command| command.arg("--bins"))?;
+    }
+    let whole: Vec<&str> = of_guests(true).collect();
+    if !whole.is_empty() {
+        let (name, flags) = TARGET_FLAGS;
+        cargo_build(&whole, |command| {
+            command.args(["--target", TARGET]).env(name, flags)
+        })?;
     }
     Ok(())
 }
 
-/// What a guest boots from, and the lines for its xl config.
-fn guest_boot(boot: &Path, images: &Images, scripts: &Path, plain: bool) -> anyhow::Result<()> {
-    fs::create_dir_all(boot)?;
-    let initrd = boot.join("initrd");
-    Initrd::Guest.write(images, &scripts.join("guest-initrd.sh"), &initrd)?;
-    let config = if plain {
-        copy(&images.kernel(), &boot.join("vmlinuz"))?;
-        format!(
-            "kernel = \"/lab/boot/vmlinuz\"\nramdisk = \"/lab/boot/initrd\"\n\
-             cmdline = \"{GUEST_COMMAND_LINE}\"\n"
-        )
-    } else {
-        let size = usize::try_from(fs::metadata(&initrd)?.len())?;
-        let parts = handover::prepare(&fs::read(images.kernel())?, size, GUEST_COMMAND_LINE)?;
-        fs::write(boot.join("stub"), parts.stub)?;
-        fs::write(boot.join("kernel"), parts.kernel)?;
-        fs::write(boot.join("parameters"), parts.parameters)?;
-        fs::write(
-            boot.join("device-model-args"),
-            handover::device_model_arguments("/lab/boot"),
-        )?;
-        "kernel = \"/lab/boot/stub\"\n".to_owned()
-    };
-    fs::write(
-        boot.join("config"),
-        format!("memory = {}\n{config}", handover::GUEST_MIB),
-    )?;
+fn cargo_build(
+    crates: &[&str],
+    more: impl FnOnce(&mut Command) -> &mut Command,
+) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--quiet"]);
+    for name in crates {
+        command.args(["-p", name]);
+    }
+    let status = more(&mut command)
+        .current_dir(workspace())
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        bail!("building {} failed ({status})", crates.join(", "));
+    }
     Ok(())
+}
+
+/// What guests boot from.
+struct Boot<'a> {
+    images: &'a Images,
+    /// /init of the initial RAM disk.
+    script: &'a Path,
+    plain: bool,
+}
+
+impl Boot<'_> {
+    /// Puts a kernel and what belongs to it into the folder `name` of dom0's
+    /// payload, with the lines for a guest's xl config.
+    fn stage(&self, dom0: &Path, name: &str, kernel: &Path, modules: &Path) -> anyhow::Result<()> {
+        let boot = dom0.join(name);
+        let there = format!("/lab/{name}");
+        fs::create_dir_all(&boot)?;
+        let initrd = boot.join("initrd");
+        Initrd::Guest.write(self.images, modules, self.script, &initrd)?;
+        let config = if self.plain {
+            copy(kernel, &boot.join("vmlinuz"))?;
+            format!(
+                "kernel = \"{there}/vmlinuz\"\nramdisk = \"{there}/initrd\"\n\
+                 cmdline = \"{GUEST_COMMAND_LINE}\"\n"
+            )
+        } else {
+            let size = usize::try_from(fs::metadata(&initrd)?.len())?;
+            let parts = handover::prepare(&fs::read(kernel)?, size, GUEST_COMMAND_LINE)?;
+            fs::write(boot.join("stub"), parts.stub)?;
+            fs::write(boot.join("kernel"), parts.kernel)?;
+            fs::write(boot.join("parameters"), parts.parameters)?;
+            fs::write(
+                boot.join("device-model-args"),
+                handover::device_model_arguments(&there),
+            )?;
+            format!("kernel = \"{there}/stub\"\n")
+        };
+        fs::write(
+            boot.join("config"),
+            format!("memory = {}\n{config}", handover::GUEST_MIB),
+        )?;
+        Ok(())
+    }
 }
 
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
@@ -224,6 +324,18 @@ fn copy_files(from: &Path, to: &Path) -> anyhow::Result<()> {
         let entry = entry?;
         if entry.file_type()?.is_file() {
             copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    copy_files(from, to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &to.join(entry.file_name()))?;
         }
     }
     Ok(())

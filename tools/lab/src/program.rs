@@ -33,6 +33,18 @@ pub const FOR_IMAGES: &[Needed] = &[
     },
 ];
 
+/// To build the image of a guests' kernel.
+pub const FOR_KERNELS: &[Needed] = &[
+    Needed {
+        name: "mmdebstrap",
+        package: "mmdebstrap",
+    },
+    Needed {
+        name: "xz",
+        package: "xz-utils",
+    },
+];
+
 /// To run a scenario.
 pub const FOR_RUNS: &[Needed] = &[
     Needed {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cache::Cache;
 use crate::facts::Facts;
-use crate::image::Images;
+use crate::image::{Images, KernelImage};
 use crate::machine::{self, Console};
 use crate::payload::{self, Payload, Settings};
 use crate::scenario::{self, Scenario};
@@ -61,6 +61,12 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let scenario = scenario::find(name)?;
     let cache = Cache::open()?;
     let images = Images::ensure(&cache)?;
+    let mut kernels = Vec::new();
+    for kernel in scenario.kernels {
+        if let Some(image) = KernelImage::ensure(&cache, *kernel)? {
+            kernels.push((*kernel, image));
+        }
+    }
     let out = payload::workspace().join("target/lab").join(name);
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     machine::check_path(images.dir())?;
@@ -68,7 +74,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let device = scenario.device && !options.no_device;
     if scenario.device && !options.no_build {
         info!("building our programs");
-        payload::build_programs(device)?;
+        payload::build_programs(device, scenario.guest_programs)?;
     }
     let timeout = options
         .timeout
@@ -76,7 +82,8 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let settings = Settings {
         scenario: name,
         device,
-        guest_programs: scenario.device,
+        guest_programs: scenario.guest_programs,
+        kernels: &kernels,
         short: options.short,
         plain_boot: options.plain_boot,
         timeout: timeout
@@ -129,6 +136,9 @@ fn conclude(
     let path = write_json(out, "result.json", &result)?;
     if let Some(details) = verdict.details {
         write_json(out, "details.json", &details)?;
+    }
+    for (name, value) in &verdict.files {
+        write_json(out, name, value)?;
     }
     match failures.first() {
         None => info!(

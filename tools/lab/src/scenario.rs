@@ -6,6 +6,8 @@ use anyhow::{Context as _, bail};
 
 use crate::check::{self, Verdict};
 use crate::facts::Facts;
+use crate::image::GuestKernel;
+use crate::payload::{GPU_WORK, GuestProgram, MMIO_LATENCY};
 
 /// One scenario; its dom0 script is `tests/lab/scenarios/NAME.sh`.
 pub struct Scenario {
@@ -15,6 +17,10 @@ pub struct Scenario {
     pub summary: &'static str,
     /// Whether our programs are installed in dom0.
     pub device: bool,
+    /// Our programs that its guests get.
+    pub guest_programs: &'static [GuestProgram],
+    /// Kernels that its guests boot.
+    pub kernels: &'static [GuestKernel],
     /// From start of QEMU to the end, full form.
     pub timeout: Duration,
     /// From what was reported to result and verdict.
@@ -27,6 +33,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "boot",
         summary: "Xen, dom0 and an HVM guest with Debian's kernel come up",
         device: false,
+        guest_programs: &[],
+        kernels: &[GuestKernel::Bookworm],
         timeout: Duration::from_secs(10 * 60),
         judge: check::boot::judge,
     },
@@ -34,6 +42,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "i915",
         summary: "an unmodified i915 guest runs its GPU work through our device model",
         device: true,
+        guest_programs: &[MMIO_LATENCY],
+        kernels: &[GuestKernel::Bookworm],
         timeout: Duration::from_secs(30 * 60),
         judge: check::i915::judge,
     },
@@ -41,8 +51,28 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "refuse",
         summary: "guests that must not start do not, and it is said why",
         device: true,
+        guest_programs: &[],
+        kernels: &[GuestKernel::Bookworm],
         timeout: Duration::from_secs(10 * 60),
         judge: check::refuse::judge,
+    },
+    Scenario {
+        name: "share",
+        summary: "two guests at work get GPU time by their weights, and every result is right",
+        device: true,
+        guest_programs: &[GPU_WORK],
+        kernels: &[GuestKernel::Bookworm],
+        timeout: Duration::from_secs(15 * 60),
+        judge: check::share::judge,
+    },
+    Scenario {
+        name: "record",
+        summary: "guests with different kernels do GPU work; their registers are recorded",
+        device: true,
+        guest_programs: &[GPU_WORK],
+        kernels: &[GuestKernel::Bookworm, GuestKernel::Trixie],
+        timeout: Duration::from_secs(15 * 60),
+        judge: check::record::judge,
     },
 ];
 

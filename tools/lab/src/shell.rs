@@ -8,7 +8,10 @@ use log::info;
 use crate::cache::Cache;
 use crate::image::Images;
 use crate::machine::{self, Console};
-use crate::payload::{self, Payload, Settings};
+use crate::payload::{self, GPU_WORK, MMIO_LATENCY, Payload, Settings};
+
+/// What the prompt's guests get.
+const PROGRAMS: [payload::GuestProgram; 2] = [MMIO_LATENCY, GPU_WORK];
 
 /// Boots dom0 and hands over the terminal until QEMU ends.
 pub fn shell(no_build: bool) -> anyhow::Result<()> {
@@ -16,7 +19,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
     let images = Images::ensure(&cache)?;
     if !no_build {
         info!("building our programs");
-        payload::build_programs(true)?;
+        payload::build_programs(true, &PROGRAMS)?;
     }
     let out = payload::workspace().join("target/lab/shell");
     fs::create_dir_all(&out)?;
@@ -27,7 +30,8 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
     let settings = Settings {
         scenario: "shell",
         device,
-        guest_programs: true,
+        guest_programs: if device { &PROGRAMS } else { &[] },
+        kernels: &[],
         short: false,
         plain_boot: false,
         timeout: 0,

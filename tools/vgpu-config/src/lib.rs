@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,8 +18,6 @@ use serde::{Deserialize, Serialize};
 mod keys;
 mod share;
 mod slots;
-
-use share::show_slice;
 
 pub use keys::{KEYS, Key, MODES};
 pub use share::{NoSuchPriority, Priority, Share};
@@ -160,14 +159,8 @@ impl VgpuSpec {
             return Err(SpecError::new("specification", s, allowed));
         }
         let mut seen = Vec::new();
-        for part in s.split(',').map(str::trim) {
-            if part.is_empty() {
-                continue;
-            }
-            let (name, value) = part
-                .split_once('=')
-                .map(|(k, v)| (k.trim(), v.trim()))
-                .ok_or_else(|| SpecError::new("specification", part, "KEY=VALUE"))?;
+        for pair in pairs(s) {
+            let (name, value) = pair?;
             let Some(key) = KEYS.iter().find(|k| k.name == name && of(k)) else {
                 return Err(SpecError::new("key", name, names(of)));
             };
@@ -190,21 +183,44 @@ impl fmt::Display for VgpuSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "type={},slot={},aperture={},mode={},weight={},cap={},slice={},priority={}",
-            self.kind,
-            self.slot,
-            self.aperture_mib,
-            self.mode,
-            self.share.weight,
-            self.share.cap,
-            show_slice(self.share.slice_us),
-            self.share.priority,
+            "type={},slot={},aperture={},mode={},{}",
+            self.kind, self.slot, self.aperture_mib, self.mode, self.share,
         )?;
         if let Some(qemu) = &self.qemu {
             write!(f, ",qemu={}", qemu.display())?;
         }
         Ok(())
     }
+}
+
+/// The keys and values in `s`.
+fn pairs(s: &str) -> impl Iterator<Item = Result<(&str, &str), SpecError>> {
+    let parts = s.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| {
+        let pair = part.split_once('=').map(|(k, v)| (k.trim(), v.trim()));
+        pair.ok_or_else(|| SpecError::new("specification", part, "KEY=VALUE"))
+    })
+}
+
+/// One list of changes that does what `older` and then `newer` do, both as
+/// [`VgpuSpec::change`] takes them.
+///
+/// # Errors
+/// [`SpecError`] for the first thing that is wrong in either.
+pub fn join_changes(older: &str, newer: &str) -> Result<String, SpecError> {
+    let mut check = VgpuSpec::default();
+    check.change(newer)?;
+    let mut joined: BTreeMap<&str, &str> = BTreeMap::new();
+    if !older.is_empty() {
+        check.change(older)?;
+        joined = pairs(older).collect::<Result<_, _>>()?;
+    }
+    for pair in pairs(newer) {
+        let (key, value) = pair?;
+        joined.insert(key, value);
+    }
+    let joined: Vec<String> = joined.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    Ok(joined.join(","))
 }
 
 fn names(of: fn(&Key) -> bool) -> String {

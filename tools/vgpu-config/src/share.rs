@@ -50,6 +50,20 @@ impl Default for Share {
     }
 }
 
+impl fmt::Display for Share {
+    /// As in a specification.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "weight={},cap={},slice={},priority={}",
+            self.weight,
+            self.cap,
+            show_slice(self.slice_us),
+            self.priority,
+        )
+    }
+}
+
 /// Who goes first when several vGPUs want an engine. Within a class weights
 /// decide.
 #[derive(
@@ -110,7 +124,7 @@ pub(crate) fn parse_slice(value: &str) -> Option<u32> {
 }
 
 /// A slice as [`parse_slice`] reads it.
-pub(crate) fn show_slice(us: u32) -> String {
+fn show_slice(us: u32) -> String {
     let text = format!("{}.{:03}", us / 1000, us % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -103,6 +103,16 @@ fn a_share_changes_while_the_guest_runs_and_nothing_else_does() {
 }
 
 #[test]
+fn later_changes_are_joined_over_earlier_ones() {
+    assert_eq!(join_changes("", " cap = 5,").unwrap(), "cap=5");
+    let joined = join_changes("weight=1,cap=5", "slice=2,weight=7").unwrap();
+    assert_eq!(joined, "cap=5,slice=2,weight=7");
+    for (older, newer) in [("slot=3", "cap=5"), ("cap=5", "cap=101"), ("cap=5", "")] {
+        assert!(join_changes(older, newer).is_err());
+    }
+}
+
+#[test]
 fn an_error_is_one_line_however_the_input_looks() {
     assert!(error("slot=3\n4").contains(r"3\n4"));
     assert!(error(&format!("type={}", "é".repeat(1000))).len() < 300);

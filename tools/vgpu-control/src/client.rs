@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use vgpu_config::Share;
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,28 @@ pub enum ClientRequest {
     Inspect {
         /// The guest.
         domid: u16,
+    },
+    /// Changes what a vGPU gets of the GPU's time. The reply is [`Held`].
+    Set {
+        /// The guest.
+        domid: u16,
+        /// As `vgpu_config::VgpuSpec::change` takes it; `default` goes back
+        /// to what the guest was started with.
+        changes: String,
+    },
+    /// What the GPU and each vGPU did so far. The reply is a
+    /// [`Sample`](crate::Sample).
+    Top {
+        /// Only vGPUs of domains behind this one.
+        after: Option<u16>,
+    },
+    /// Events of the trace. The reply is a [`TracePage`](crate::TracePage).
+    Trace {
+        /// The number of the first event wanted; one too great is the number
+        /// of the next event.
+        cursor: u64,
+        /// How many at most; vgpud may send fewer.
+        max: u32,
     },
     /// A new vGPU. The reply comes when its device model is attached. The
     /// vGPU lives until the sending process, which is going to be the
@@ -68,6 +91,15 @@ impl<T> Reply<T> {
             Self::Error(reason) => Err(reason),
         }
     }
+}
+
+/// What holds for a vGPU after [`ClientRequest::Set`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The share that holds now.
+    pub share: Share,
+    /// Why it does not outlive the guest or vgpud, if it does not.
+    pub not_kept: Option<String>,
 }
 
 /// The answer to a ping.

@@ -20,11 +20,15 @@ mod client;
 mod dm;
 mod listener;
 mod socket;
+mod top;
+mod trace;
 
-pub use client::{ClientRequest, Entry, QmpSockets, Register, Reply, State, Version};
+pub use client::{ClientRequest, Entry, Held, QmpSockets, Register, Reply, State, Version};
 pub use dm::{FromDm, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
+pub use top::{EngineSample, LaneSample, Sample, VgpuSample};
+pub use trace::{TraceEvent, TracePage, What};
 
 /// Where vgpud listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/vgpud.sock";

@@ -2,6 +2,7 @@
 
 mod aperture;
 mod eventfd;
+mod fairness;
 mod mmio;
 mod nowhere;
 mod ring;
@@ -21,8 +22,9 @@ pub struct Args {
 enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
-    Switch(switch::Args),
     Aperture(aperture::Args),
+    Fairness(fairness::Args),
+    Switch(switch::Args),
 }
 
 /// Runs it.
@@ -33,7 +35,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.bench {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
-        Bench::Switch(args) => switch::run(args),
         Bench::Aperture(args) => aperture::run(args),
+        Bench::Fairness(args) => fairness::run(args),
+        Bench::Switch(args) => switch::run(args),
     }
 }

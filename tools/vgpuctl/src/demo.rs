@@ -11,6 +11,8 @@ use guest_driver::{Driver, Frames};
 use serde::Serialize;
 use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 
+use crate::ratio::as_f64;
+
 /// Simulated guests share the GPU and check every result.
 #[derive(clap::Args)]
 pub struct Args {
@@ -216,10 +218,4 @@ fn rate(n: u64, elapsed: Duration) -> f64 {
 
 fn ratio(a: u64, b: u64) -> f64 {
     as_f64(a) / as_f64(b.max(1))
-}
-
-/// Counts here stay far below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
-const fn as_f64(n: u64) -> f64 {
-    n as f64
 }

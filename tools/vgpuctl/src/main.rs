@@ -6,7 +6,11 @@ mod daemon;
 mod demo;
 mod inspect;
 mod list;
+mod ratio;
+mod set;
 mod table;
+mod top;
+mod trace;
 mod tree;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +28,9 @@ enum Command {
     Demo(demo::Args),
     Inspect(inspect::Args),
     List(list::Args),
+    Set(set::Args),
+    Top(top::Args),
+    Trace(trace::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -33,5 +40,8 @@ fn main() -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::List(args) => list::run(&args),
+        Command::Set(args) => set::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Trace(args) => trace::run(&args),
     }
 }

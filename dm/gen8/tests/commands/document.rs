@@ -20,7 +20,9 @@ command may have, with the bits of its length field, which holds two less;
 *probably* where the length follows from Gen7's form, *any* where no source
 tells it. *addresses*: r read, w written, by dword; those named with *global*
 may be in the global table, the others go through the context's own tables;
-then how many bytes, if the command tells. *unprivileged*: what the hardware
+then how many bytes, if the command tells. *if 1:0x100*: when a bit of that
+mask is set in dword 1. *memory through state*: it, or what it starts, reaches
+memory by what was set up before. *unprivileged*: what the hardware
 does with it outside rings and privileged batches. *guests*: whether vgpud lets
 one with privilege pass at all.
 ";

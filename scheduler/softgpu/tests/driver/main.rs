@@ -5,4 +5,5 @@ mod bus;
 mod commands;
 mod errors;
 mod execlists;
+mod pace;
 mod rig;

@@ -103,11 +103,16 @@ pub fn desc(events: &[(u32, u32)]) -> Vec<u32> {
 
 impl Rig {
     pub fn new() -> Self {
+        Self::with_command_cost(0)
+    }
+
+    pub fn with_command_cost(command_cost_ns: u32) -> Self {
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM])));
         let line = Arc::new(Line::default());
         let log = Arc::new(WriteLog::new());
         let config = Config {
             write_log: Some(log.clone()),
+            command_cost_ns,
             ..Config::default()
         };
         let gpu = SoftGpu::new(config, ram.clone(), line.clone());

@@ -40,6 +40,7 @@ pub fn judge(facts: &Facts, _short: bool) -> Verdict {
             "igt_version": igt,
         }),
         details: None,
+        files: Vec::new(),
         failures,
     }
 }

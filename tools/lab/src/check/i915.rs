@@ -311,6 +311,7 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
     Verdict {
         result: seen.result(),
         details: Some(seen.details(facts)),
+        files: Vec::new(),
         failures: failures(&seen),
     }
 }
@@ -322,7 +323,7 @@ fn failures(seen: &Seen) -> Vec<String> {
         .collect()
 }
 
-fn detected(guest: &Report) -> bool {
+pub(super) fn detected(guest: &Report) -> bool {
     // Linux i915_vgpu.c:intel_vgpu_detect.
     guest
         .block("dmesg-probe")
@@ -330,7 +331,7 @@ fn detected(guest: &Report) -> bool {
         .any(|line| line.contains("Virtual GPU for Intel GVT-g detected"))
 }
 
-fn wedged(guest: &Report) -> Option<bool> {
+pub(super) fn wedged(guest: &Report) -> Option<bool> {
     guest.number("wedged").map(|value| value != 0.0)
 }
 
@@ -341,7 +342,7 @@ fn both(a: Option<bool>, b: Option<bool>) -> Option<bool> {
 
 /// Lines of the guest's kernel log that complain in i915's or DRM's name.
 /// Tests announce themselves in the same log, as `[IGT]`.
-fn errors(guest: &Report) -> Option<Vec<String>> {
+pub(super) fn errors(guest: &Report) -> Option<Vec<String>> {
     let log = guest.block("dmesg");
     if log.is_empty() {
         return None;

@@ -65,6 +65,7 @@ pub fn judge(facts: &Facts, _short: bool) -> Verdict {
             "no_vgpud_seconds": dom0.number(&format!("seconds/{LONELY}")),
         }),
         details: None,
+        files: Vec::new(),
         failures,
     }
 }

@@ -23,13 +23,20 @@ pub enum Initrd {
 }
 
 impl Initrd {
-    /// Writes it to `to`, compressed, with `script` as its /init.
-    pub fn write(self, images: &Images, script: &Path, to: &Path) -> anyhow::Result<()> {
+    /// Writes it to `to`, compressed, with `script` as its /init and modules
+    /// from the tree `modules`.
+    pub fn write(
+        self,
+        images: &Images,
+        modules: &Path,
+        script: &Path,
+        to: &Path,
+    ) -> anyhow::Result<()> {
         let names = match self {
             Self::Dom0 => rootfs::DOM0_MODULES,
             Self::Guest => rootfs::GUEST_MODULES,
         };
-        let tree = ModuleTree::open(&images.modules())?;
+        let tree = ModuleTree::open(modules)?;
         let mut archive = Archive::new();
         for folder in ["bin", "dev", "proc", "sys", "sysroot", "modules"] {
             archive.folder(folder)?;

@@ -44,15 +44,7 @@ pub fn recipe() -> String {
 
 /// Builds all images in `out`.
 pub fn build(out: &Path) -> anyhow::Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!(
-            "building images needs root (files in them belong to many users): run `lab images` as root once"
-        );
-    }
-    let work = Work {
-        out,
-        log: out.join("build.log"),
-    };
+    let work = Work::new(out)?;
     let qemu = out.join(QEMU);
     work.step("QEMU", || {
         work.debootstrap("bookworm", "extract", QEMU_PACKAGES, &qemu)
@@ -82,13 +74,32 @@ pub fn build(out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Work<'a> {
+/// An image being built.
+pub struct Work<'a> {
     out: &'a Path,
     log: PathBuf,
 }
 
-impl Work<'_> {
-    fn step(&self, name: &str, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+impl<'a> Work<'a> {
+    /// One in `out`.
+    pub fn new(out: &'a Path) -> anyhow::Result<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            bail!(
+                "building images needs root (files in them belong to many users): run `lab images` as root once"
+            );
+        }
+        Ok(Self {
+            out,
+            log: out.join("build.log"),
+        })
+    }
+
+    /// A part of the work, announced by name.
+    pub fn step(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let started = Instant::now();
         info!("image: {name} ...");
         work().with_context(|| format!("building {name}"))?;
@@ -96,11 +107,13 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn run(&self, command: &mut Command) -> anyhow::Result<()> {
+    /// Runs a host program, its output in the image's log.
+    pub fn run(&self, command: &mut Command) -> anyhow::Result<()> {
         program::logged(command, &self.log)
     }
 
-    fn debootstrap(
+    /// Takes packages and what they need from a suite to the folder `to`.
+    pub fn debootstrap(
         &self,
         suite: &str,
         variant: &str,
@@ -165,8 +178,19 @@ impl Work<'_> {
     }
 }
 
+/// The dynamic loader in an unpacked root, where bookworm has it or where
+/// later suites do.
+pub fn loader(root: &Path) -> PathBuf {
+    let name = "ld-linux-x86-64.so.2";
+    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"]
+        .map(|dir| root.join(dir).join(name))
+        .into_iter()
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| root.join("lib64").join(name))
+}
+
 /// The one file in `dir` whose name starts and ends as given.
-fn only(dir: &Path, prefix: &str, suffix: &str) -> anyhow::Result<PathBuf> {
+pub fn only(dir: &Path, prefix: &str, suffix: &str) -> anyhow::Result<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(dir)
         .with_context(|| format!("cannot list {}", dir.display()))?
         .flatten()
