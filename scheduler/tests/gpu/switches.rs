@@ -2,11 +2,13 @@
 
 use gen8::{Engine, lrc};
 use vgpu_ring::Request;
+use vgpu_sched::switch::SwitchMode;
 
 use crate::driver::{Context, Guest, Host, cmd};
 
 const L3SQCREG4: u32 = 0xb118;
 const NONPRIV0: u32 = 0x24d0;
+const BB_OFFSET: u32 = 0x2158;
 
 /// A guest whose render context has i915's workaround around its restore, and
 /// shows its registers in memory.
@@ -45,7 +47,7 @@ impl Watched {
         // A batch nobody looks at writes what it can outside the context.
         let code = guest.pages(1);
         guest.map(&context, 1 << 20, code);
-        let mut batch = cmd::load_register(0x2158, 0x77).to_vec();
+        let mut batch = cmd::load_register(BB_OFFSET, 0x77).to_vec();
         batch.push(cmd::BATCH_END);
         guest.write_words(code, &batch);
         guest.emit(&mut context, &[0, 0]);
@@ -59,41 +61,94 @@ impl Watched {
         }
     }
 
-    fn round(&mut self) {
+    /// Gives the GPU work that shows the registers.
+    fn submit(&mut self) -> u64 {
         let Self {
             guest,
             context,
             shown,
             at,
-            value,
+            ..
         } = self;
         guest.write_words(*shown, &[0; 3]);
         guest.emit(context, &cmd::store_register_global(L3SQCREG4, *at + 4));
-        guest.emit(context, &cmd::store_register_global(0x2158, *at + 8));
+        guest.emit(context, &cmd::store_register_global(BB_OFFSET, *at + 8));
         guest.emit(context, &cmd::batch(1 << 20));
-        guest.run(context);
-        let found = [0, 4, 8].map(|o| guest.read(*shown + o));
+        guest.submit(context, None)
+    }
+
+    fn check(&mut self, seq: u64) {
+        self.guest.wait(seq, 0);
+        let found = [0, 4, 8].map(|o| self.guest.read(self.shown + o));
         // Its own value, saved and after the load; and nobody's BB_OFFSET.
-        assert_eq!(found, [*value, *value, 0]);
+        assert_eq!(found, [self.value, self.value, 0]);
     }
 }
 
 #[test]
-fn i915s_workaround_needs_no_read() {
-    let host = Host::new();
-    let mut guests = [Watched::new(&host, 1), Watched::new(&host, 2)];
-    for _ in 0..20 {
-        for guest in &mut guests {
-            guest.round();
+fn in_every_mode_each_guest_finds_its_own() {
+    for mode in SwitchMode::ALL {
+        let host = Host::switching(mode);
+        let mut guests = [Watched::new(&host, 1), Watched::new(&host, 2)];
+        for _ in 0..20 {
+            for guest in &mut guests {
+                let seq = guest.submit();
+                guest.check(seq);
+            }
+        }
+        for vgpu in host.scheduler.inspect().vgpus {
+            let rcs = &vgpu.engines[0];
+            let own = 0x4040_0000 + u32::try_from(vgpu.id).unwrap();
+            assert_eq!(rcs.registers["L3SQCREG4"], own, "{mode}");
+            assert!(rcs.counters.switches >= 20, "{mode}");
+            let reads = rcs.counters.switch_reads;
+            let delta = matches!(mode, SwitchMode::DeltaPrevious | SwitchMode::DeltaImage);
+            // i915's workaround needs no read.
+            assert_eq!(reads == 0, delta, "{mode}: {reads}");
         }
     }
-    for vgpu in host.scheduler.inspect().vgpus {
-        let rcs = &vgpu.engines[0];
-        assert_eq!(
-            rcs.registers["L3SQCREG4"],
-            0x4040_0000 + u32::try_from(vgpu.id).unwrap()
-        );
-        assert!(rcs.counters.switches >= 20);
-        assert_eq!(rcs.counters.switch_reads, 0);
+}
+
+/// One after the other, the second submitted while the first waits for
+/// memory. `follows`: whether the second is expected in the second slot.
+fn back_to_back(host: &Host, guests: &mut [Watched; 2], follows: bool) {
+    for round in 1..=5 {
+        let [a, b] = guests;
+        let gate = a.shown + 16;
+        a.guest.write_words(gate, &[0]);
+        a.guest
+            .emit(&mut a.context, &cmd::wait_global(a.at + 16, round));
+        let first = a.submit();
+        let second = b.submit();
+        let slot = || host.scheduler.inspect().engines[0].second;
+        while follows && slot() != Some(2) {
+            std::thread::yield_now();
+        }
+        assert!(follows || slot().is_none());
+        a.guest.write_words(gate, &[round]);
+        a.check(first);
+        b.check(second);
     }
+}
+
+/// Guests that want the same of the register that their workaround touches
+/// follow one another in the second slot.
+#[test]
+fn the_workaround_does_not_keep_others_from_the_second_slot() {
+    let host = Host::new();
+    let mut guests = [Watched::new(&host, 1), Watched::new(&host, 2)];
+    let handovers = || host.scheduler.inspect().engines[0].handovers;
+    // Each would save the other's value at its restore.
+    back_to_back(&host, &mut guests, false);
+    assert_eq!(handovers(), 0);
+    for guest in &mut guests {
+        guest.value = 0x4040_0000;
+        let (offset, value) = (L3SQCREG4, guest.value);
+        let request = Request::WriteRegister { offset, value };
+        guest.guest.handle.handle(request).unwrap();
+        let seq = guest.submit();
+        guest.check(seq);
+    }
+    back_to_back(&host, &mut guests, true);
+    assert_eq!(handovers(), 5);
 }
