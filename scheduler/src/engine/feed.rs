@@ -222,6 +222,9 @@ impl EngineUnit {
         let pairs = state
             .switcher
             .prologue(&lock(theirs), effects, &lock(mine))?;
+        if !second.workload.effects.leave_alone(&pairs) {
+            return None;
+        }
         let commands = prologue_commands(&pairs);
         second.workload.set_prologue(&commands).then_some(pairs)
     }

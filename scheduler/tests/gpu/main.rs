@@ -10,4 +10,5 @@ mod seen;
 mod slots;
 mod storm;
 mod stuck;
+mod switches;
 mod two_guests;
