@@ -212,11 +212,11 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
     }
     println!(
         "\nA switch of every engine once, {} vGPUs in turn, a workload between; in brackets the\n\
-         render engine alone. Engines change hands each for itself. Accesses are counted. Their time is modelled: {} ns a read, {} ns a\n\
-         write. CPU time is our own code's, median of {} rounds of {} switches, over a GPU that\n\
-         costs nothing. Bytes a switch: in delta modes counted on the software Gen8 GPU, one\n\
-         workload on each engine; in the others modelled, every window written anew and the render\n\
-         context copied in and out as GVT-g does.",
+         render engine alone. Engines change hands each for itself. Accesses are counted, their\n\
+         time is modelled: {} ns a read, {} ns a write. CPU time is our own code's, median of {}\n\
+         rounds of {} switches, over a GPU that costs nothing. Bytes a switch: in delta modes\n\
+         counted on the software Gen8 GPU, one workload on each engine; in the others modelled,\n\
+         every window written anew and the render context copied in and out as GVT-g does.",
         figures.vgpus, figures.read_ns, figures.write_ns, figures.rounds, figures.switches
     );
     Ok(())
