@@ -4,6 +4,7 @@ mod eventfd;
 mod mmio;
 mod ring;
 mod spread;
+mod verify;
 
 use clap::Subcommand;
 
@@ -18,6 +19,7 @@ pub struct Args {
 enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
+    Verify(verify::Args),
 }
 
 /// Runs it.
@@ -28,5 +30,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.bench {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
+        Bench::Verify(args) => verify::run(args),
     }
 }
