@@ -12,6 +12,7 @@ mod detect;
 mod nh;
 mod page;
 mod pass;
+pub mod stream;
 
 pub use detect::{
     Blind, Compare, Detector, DigestOf, Fallback, Footprint, Frame, Method, Probes, Sampled,
