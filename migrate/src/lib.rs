@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 mod detect;
 mod nh;
 mod page;

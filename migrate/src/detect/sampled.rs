@@ -12,7 +12,8 @@ use crate::page::Page;
 /// differs proves that the page changed, and spares `D` the rest of it. Words
 /// that are as they were prove nothing: then `D` looks at the page as if
 /// nobody had. So this only ever spares work on pages that changed, and costs
-/// some on those that did not.
+/// some on those that did not: see
+/// [`sampling_pays`](crate::adaptive::sampling_pays).
 pub struct Sampled<D> {
     inner: D,
     words: Table<Records<Sample>>,
