@@ -84,7 +84,8 @@ pub struct Footprint {
 /// does after a page was named to Xen, may catch it in between; then the
 /// record is good only if nothing could have written the page from before
 /// `retain` until the carrier is known to be past it, and must be
-/// [forgotten](Detector::forget) otherwise.
+/// [forgotten](Detector::forget) otherwise: see
+/// [`Settling`](crate::Settling).
 ///
 /// All of it may be called from several threads. A page must not be retained
 /// and verified at the same time.

@@ -13,6 +13,7 @@ mod detect;
 mod nh;
 mod page;
 mod pass;
+mod settling;
 pub mod stream;
 
 pub use detect::{
@@ -22,3 +23,4 @@ pub use detect::{
 pub use nh::{Digest, Key};
 pub use page::{Page, is_zero};
 pub use pass::{Outcome, retain, verify};
+pub use settling::Settling;
