@@ -9,9 +9,9 @@ use guest_memory::{Gfn, GuestMemory, MemoryError, PAGE_SIZE};
 use crate::detect::{Detector, Frame, Verdict};
 use crate::page::Page;
 
-/// Pages copied at once. 256 KiB stay in a core's own cache until they have
+/// Pages copied at once. 128 KiB stay in a core's own cache until they have
 /// been looked at.
-const CHUNK: usize = 64;
+const CHUNK: usize = 32;
 
 /// What came of a pass over some frames.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use guest_memory::{Gfn, PAGE_SIZE};
 use vgpu_migrate::{Detector, Frame, Method, Page, Verdict};
 
 /// Pages handed to a detector at once, as a migration does.
-const BATCH: usize = 64;
+const BATCH: usize = 32;
 
 /// A way to go through memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
