@@ -41,17 +41,11 @@ struct Figures {
     /// What a migration uses when nothing else is said.
     default: &'static str,
     /// By how many threads work at once.
-    threads: BTreeMap<usize, Threads>,
-}
-
-/// What so many threads do.
-#[derive(Serialize)]
-struct Threads {
-    /// Which part of the time they had a processor each. Below 1, others were
-    /// at work too, and what threads take from one another shows less.
-    processor_share: Spread,
-    #[serde(flatten)]
-    ways: BTreeMap<&'static str, Figure>,
+    threads: BTreeMap<usize, BTreeMap<&'static str, Figure>>,
+    /// Which part of the time so many threads had a processor each. Below 1,
+    /// others were at work too, and what threads take from one another shows
+    /// less.
+    processor_share: BTreeMap<usize, Spread>,
 }
 
 /// One way's speed: of pages looked at, not of bytes moved.
@@ -78,10 +72,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&figures)?);
         return Ok(());
     }
-    for (count, threads) in &figures.threads {
+    for (count, ways) in &figures.threads {
         println!("{count} thread{}", if *count == 1 { "" } else { "s" });
-        let share = threads.processor_share.row("processor share");
-        let rows = threads.ways.iter().flat_map(|(name, figure)| {
+        let share = figures.processor_share.get(count);
+        let share = share.map(|share| share.row("processor share"));
+        let rows = ways.iter().flat_map(|(name, figure)| {
             [
                 figure.gb_s.row(&format!("{name}, GB/s")),
                 figure.vs_read.row("  by a read"),
@@ -89,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 figure.vs_memcpy.row("  by a copy"),
             ]
         });
-        print!("{}", table::render(HEADING, rows.chain([share])));
+        print!("{}", table::render(HEADING, rows.chain(share)));
     }
     println!(
         "{} rounds over {} MiB; the default is {}",
@@ -101,6 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn measure(rounds: u32, mib: u32) -> anyhow::Result<Figures> {
     let mut buffers = Buffers::new(mib)?;
     let mut threads = BTreeMap::new();
+    let mut processor_share = BTreeMap::new();
     for count in [1, 2] {
         let mut speeds: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
         let mut shares = Vec::new();
@@ -114,17 +110,15 @@ fn measure(rounds: u32, mib: u32) -> anyhow::Result<Figures> {
                 }
             }
         }
-        let of = Threads {
-            processor_share: Spread::of(shares),
-            ways: figures(&speeds),
-        };
-        threads.insert(count, of);
+        threads.insert(count, figures(&speeds));
+        processor_share.insert(count, Spread::of(shares));
     }
     Ok(Figures {
         rounds,
         mib,
         default: Method::default().name(),
         threads,
+        processor_share,
     })
 }
 

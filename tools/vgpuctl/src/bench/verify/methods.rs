@@ -79,34 +79,35 @@ pub const READ_TOGETHER: &str = "read_together";
 pub const MEMCPY: &str = "memcpy";
 
 /// Reads every word, in order.
+#[inline(never)]
 pub fn read(pages: &[Page]) -> u64 {
-    let (lines, _) = pages.as_flattened().as_chunks::<64>();
-    let mut sums = [0; 8];
-    for line in lines {
-        sum(&mut sums, line);
+    let mut sums = [0; 16];
+    for page in pages {
+        for lines in page.as_chunks::<128>().0 {
+            for (sum, word) in sums.iter_mut().zip(lines.as_chunks().0) {
+                *sum |= u64::from_le_bytes(*word);
+            }
+        }
     }
     black_box(sums.into_iter().fold(0, |a, b| a | b))
 }
 
 /// Reads every word, from eight pages in turn.
+#[inline(never)]
 pub fn read_together(pages: &[Page]) -> u64 {
     let mut sums = [0; 8];
     let (batches, rest) = pages.as_chunks::<8>();
     for batch in batches {
         for line in 0..PAGE_SIZE / 64 {
             for page in batch {
-                sum(&mut sums, &page.as_chunks().0[line]);
+                let line: &[u8; 64] = &page.as_chunks().0[line];
+                for (sum, word) in sums.iter_mut().zip(line.as_chunks().0) {
+                    *sum |= u64::from_le_bytes(*word);
+                }
             }
         }
     }
     black_box(sums.into_iter().fold(read(rest), |a, b| a | b))
-}
-
-#[inline]
-fn sum(sums: &mut [u64; 8], line: &[u8; 64]) {
-    for (sum, word) in sums.iter_mut().zip(line.as_chunks().0) {
-        *sum |= u64::from_le_bytes(*word);
-    }
 }
 
 /// Verifies `pages`, which begin at frame `first`, in place or copied; counts
