@@ -8,6 +8,7 @@ mod nowhere;
 mod ring;
 mod spread;
 mod switch;
+mod verify;
 
 use clap::Subcommand;
 
@@ -25,6 +26,7 @@ enum Bench {
     Aperture(aperture::Args),
     Fairness(fairness::Args),
     Switch(switch::Args),
+    Verify(verify::Args),
 }
 
 /// Runs it.
@@ -38,5 +40,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Aperture(args) => aperture::run(args),
         Bench::Fairness(args) => fairness::run(args),
         Bench::Switch(args) => switch::run(args),
+        Bench::Verify(args) => verify::run(args),
     }
 }
