@@ -54,9 +54,10 @@ pub struct Args {
     #[arg(long)]
     short: bool,
 
-    /// How long a batch may run before vgpud resets it, where there is a
-    /// rogue, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 100,
+    /// How long a batch may run before vgpud resets it, beside a spinner, in
+    /// milliseconds; twice as long each time this turns out to be too short
+    /// for batches that end.
+    #[arg(long, value_name = "MS", default_value_t = 20,
           value_parser = clap::value_parser!(u32).range(5..=10_000))]
     run_limit: u32,
 }
