@@ -155,7 +155,7 @@ pub fn idle_neighbours(idle: u32, effort: &Effort) -> anyhow::Result<Spread> {
     Crowd::with(&alone, &load, |one| {
         Crowd::with(&crowded, &idle, |_| {
             Crowd::with(&crowded, &load, |busy| {
-                for _ in 0..effort.rounds * 2 {
+                for _ in 0..effort.rounds + 2 {
                     let alone = one.measure(Effort::lead(1), effort.window(1))?;
                     let beside = busy.measure(Effort::lead(1), effort.window(1))?;
                     ratios.push(throughput(&load, &alone, &beside));
@@ -180,7 +180,8 @@ fn beside(
     if mischief == Some(Mischief::Spins) {
         // A spinner's turns are long and rare; some are to be in the window.
         let all = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
-        window = window.max((effort.run_limit * all * 3).min(LONG));
+        let turns = effort.run_limit * all * 3;
+        window = window.max(turns.min(LONG).mul_f64(effort.scale.min(1.0)));
     }
     let Some(mischief) = mischief else {
         return Ok((crowd.measure(lead, window)?, 0));
