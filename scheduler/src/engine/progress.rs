@@ -1,7 +1,7 @@
 //! What the engine says it did.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
 use gen8::{irq, ring};
@@ -267,10 +267,12 @@ impl EngineUnit {
     /// too long, wakes who was over its cap, and ends what waits on a dead
     /// engine. Returns when to look again at the latest, if something is due.
     pub fn check(&self) -> Option<Duration> {
-        if self.stopping.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut state = lock(&self.state);
+        // Whoever has the engine moves it on; others must not wait for that.
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return Some(CARRY),
+        };
         if !state.lists.idle() && self.hardware.has_events() {
             self.progress(&mut state);
         }

@@ -177,6 +177,7 @@ impl Lane {
     /// Drops what waits.
     pub fn clear(&mut self) {
         self.loads.clear();
+        self.alone = false;
     }
 
     /// Drops what waits and takes no more.

@@ -196,10 +196,11 @@ impl Client for Vgpu {
                     self.empty(engine, element);
                 }
             }
-            (Some(flight), Outcome::Failed { reason, ipehr }) => {
+            // One is enough to stop the engine.
+            (Some(flight), Outcome::Failed { reason, ipehr }) if !lane.stopped => {
                 self.fault(engine, &mut lane, flight.element, reason, ipehr);
             }
-            (None, _) | (_, Outcome::Cancelled) => {}
+            (None, _) | (_, Outcome::Cancelled | Outcome::Failed { .. }) => {}
         }
         let more = lane.waiting() > 0;
         drop(lane);

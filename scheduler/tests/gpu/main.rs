@@ -1,5 +1,6 @@
 //! The scheduler on the software GPU, driven by tiny guests.
 
+mod ahead;
 mod driver;
 mod failures;
 mod handover;
@@ -9,4 +10,5 @@ mod seen;
 mod slots;
 mod storm;
 mod stuck;
+mod switches;
 mod two_guests;
