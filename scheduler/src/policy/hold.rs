@@ -4,7 +4,7 @@
 //! a moment after each. If all that is ready then is long work of somebody
 //! who owes it time, an engine that is never idle would take that, and the
 //! debt would grow instead of being paid. So the engine is held: only for
-//! one who is known to come back soon, only against work that is longer than
+//! one who is not known to stay away, only against work that is longer than
 //! that by far, and the time counts as its own.
 
 use std::time::Duration;
@@ -63,8 +63,10 @@ impl Pauses {
     /// How long to wait for it rather than begin what takes so long, if at
     /// all.
     fn patience(&self, takes: i128) -> Option<i128> {
-        let mean = self.mean.filter(|m| *m <= LONGEST && m * LONGER <= takes)?;
-        Some((mean * PATIENCE).max(MOST.min(takes / PART)))
+        // One that never paused is thought to be quick until it shows.
+        let mean = self.mean.unwrap_or(0);
+        let quick = mean <= LONGEST && mean * LONGER <= takes;
+        quick.then(|| (mean * PATIENCE).max(MOST.min(takes / PART)))
     }
 }
 

@@ -111,3 +111,26 @@ proptest! {
         prop_assert!(a > 0.45, "{a} {b} {busy}");
     }
 }
+
+#[test]
+fn nothing_long_goes_behind_one_that_never_paused_yet() {
+    let mut policy = Policy::new();
+    policy.ready(2, ms(0));
+    assert_eq!(policy.take(ms(0)), Some(2));
+    policy.ready(1, ms(0));
+    policy.ready(2, ms(0));
+    assert_eq!(policy.take(ms(0)), Some(1));
+    policy.charge(2, us(50), us(50));
+    policy.ready(1, us(50));
+    policy.charge(1, ms(50), ms(51));
+    // Both slots are its own for some time.
+    let mut now = ms(51);
+    assert_eq!(policy.take(now), Some(2));
+    for _ in 0..500 {
+        assert_eq!(policy.take(now), None);
+        policy.ready(2, now);
+        assert_eq!(policy.take(now), Some(2));
+        now += us(50);
+        policy.charge(2, us(50), now);
+    }
+}

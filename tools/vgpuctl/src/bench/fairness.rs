@@ -37,10 +37,10 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Numbers of vGPUs.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8, 40, 64],
-          value_parser = clap::value_parser!(u32).range(1..=200))]
-    counts: Vec<u32>,
+    /// Numbers of vGPUs; 1, 2, 8, 40 and 64 by default, or 1, 8 and 64 when
+    /// short.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=200))]
+    counts: Option<Vec<u32>>,
 
     /// Rounds. Each measures one vGPU and many, in turn.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -54,9 +54,10 @@ pub struct Args {
     #[arg(long)]
     short: bool,
 
-    /// How long a batch may run before vgpud resets it, where there is a
-    /// rogue, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 100,
+    /// How long a batch may run before vgpud resets it, beside a spinner, in
+    /// milliseconds; twice as long each time this turns out to be too short
+    /// for batches that end.
+    #[arg(long, value_name = "MS", default_value_t = 20,
           value_parser = clap::value_parser!(u32).range(5..=10_000))]
     run_limit: u32,
 }
@@ -110,17 +111,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn counts(args: &Args) -> &[u32] {
+    match &args.counts {
+        Some(counts) => counts,
+        None if args.short => &[1, 8, 64],
+        None => &[1, 2, 8, 40, 64],
+    }
+}
+
 fn effort(args: &Args) -> Effort {
-    let rounds = args.rounds.unwrap_or(if args.short { 2 } else { 5 });
+    let rounds = args.rounds.unwrap_or(if args.short { 2 } else { 4 });
     let mut effort = Effort {
         rounds,
-        scale: if args.short { 0.3 } else { 1.0 },
+        scale: if args.short { 0.2 } else { 1.0 },
         run_limit: Duration::from_millis(args.run_limit.into()),
     };
     if let Some(seconds) = args.seconds {
         let size = |n: u32| usize::try_from(n).unwrap_or(0);
-        let plans: Duration = args
-            .counts
+        let plans: Duration = counts(args)
             .iter()
             .map(|&n| effort.of_plan(size(n)) * 4)
             .sum();
@@ -133,7 +141,7 @@ fn effort(args: &Args) -> Effort {
 fn measure(args: &Args) -> anyhow::Result<Report> {
     let effort = effort(args);
     let mut by_count = BTreeMap::new();
-    for &count in &args.counts {
+    for &count in counts(args) {
         let plans = [Plan::equal, Plan::mixed, Plan::bursty].map(|plan| plan(count));
         let spinner = (count > 1).then(|| Plan::spinner(count));
         let mut loads = BTreeMap::new();
@@ -227,7 +235,7 @@ mod tests {
     fn every_figure_is_there() {
         let args = Args {
             json: true,
-            counts: vec![1, 3],
+            counts: Some(vec![1, 3]),
             rounds: Some(1),
             seconds: Some(1),
             short: true,
@@ -262,7 +270,7 @@ mod tests {
         for seconds in [10, 1000] {
             let args = Args {
                 json: false,
-                counts: vec![1, 64],
+                counts: Some(vec![1, 64]),
                 rounds: None,
                 seconds: Some(seconds),
                 short: false,

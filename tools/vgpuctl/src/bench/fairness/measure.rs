@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::ensure;
 use gen8::Engine;
 use serde::Serialize;
 use sim_host::{SimHost, SimHostConfig};
@@ -15,6 +16,8 @@ use super::load::{BLIT_NS_PER_KIB, COMMAND_NS, Load, Plan};
 use super::rogues::{self, Mischief};
 use crate::bench::spread::Spread;
 
+/// No need to measure a spinner for longer.
+const LONG: Duration = Duration::from_millis(2500);
 /// How often a measurement that was disturbed is tried.
 const ATTEMPTS: u32 = 4;
 
@@ -105,9 +108,13 @@ fn together(
     effort: &Effort,
 ) -> anyhow::Result<(Figures, u64)> {
     let mut attempt = 1;
+    let mut effort = *effort;
     loop {
-        match undisturbed(plan, mischief, effort) {
-            Err(e) if e.is::<Disturbed>() && attempt < ATTEMPTS => attempt += 1,
+        match undisturbed(plan, mischief, &effort) {
+            Err(e) if e.is::<Disturbed>() && attempt < ATTEMPTS => {
+                attempt += 1;
+                effort.run_limit *= 2;
+            }
             result => return result,
         }
     }
@@ -126,6 +133,8 @@ fn undisturbed(
         Crowd::with(&crowded, &plan.all, |all| {
             for _ in 0..effort.rounds {
                 let alone = one.measure(Effort::lead(1), effort.window(1))?;
+                // Nothing to compare with.
+                ensure!(utilization(&plan.all, &alone) > 0.0, Disturbed);
                 let (together, did) = beside(&crowded, all, mischief, effort, plan.all.len())?;
                 times += did;
                 rounds.add(&plan.all, &alone, &together);
@@ -146,7 +155,7 @@ pub fn idle_neighbours(idle: u32, effort: &Effort) -> anyhow::Result<Spread> {
     Crowd::with(&alone, &load, |one| {
         Crowd::with(&crowded, &idle, |_| {
             Crowd::with(&crowded, &load, |busy| {
-                for _ in 0..effort.rounds * 2 {
+                for _ in 0..effort.rounds + 2 {
                     let alone = one.measure(Effort::lead(1), effort.window(1))?;
                     let beside = busy.measure(Effort::lead(1), effort.window(1))?;
                     ratios.push(throughput(&load, &alone, &beside));
@@ -166,7 +175,14 @@ fn beside(
     effort: &Effort,
     count: usize,
 ) -> anyhow::Result<(Sample, u64)> {
-    let (lead, window) = (Effort::lead(count), effort.window(count));
+    let lead = Effort::lead(count);
+    let mut window = effort.window(count);
+    if mischief == Some(Mischief::Spins) {
+        // A spinner's turns are long and rare; some are to be in the window.
+        let all = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
+        let turns = effort.run_limit * all * 3;
+        window = window.max(turns.min(LONG).mul_f64(effort.scale.min(1.0)));
+    }
     let Some(mischief) = mischief else {
         return Ok((crowd.measure(lead, window)?, 0));
     };
