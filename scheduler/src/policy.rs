@@ -4,7 +4,7 @@
 //! Each vGPU has a virtual time per engine: what it had of the engine,
 //! divided by its weight. Of those that are ready, the one that had least is
 //! taken (start-time fair queueing), so whoever overran waits until the
-//! others have caught up, however long its batch was. Three things change
+//! others have caught up, however long its batch was. Four things change
 //! that order:
 //!
 //! - A class has a virtual clock that follows the least service anyone has
@@ -13,6 +13,7 @@
 //! - Going on costs no switch. So who runs goes on for a slice although
 //!   others wait that had less, unless one of them has just woken.
 //! - A cap takes a vGPU out of the queue until its bucket has time again.
+//! - An engine may be kept free for a moment ([`hold`]).
 //!
 //! The clock follows at a limited speed. When a vGPU that lags behind leaves
 //! for a moment (a guest's driver that submits its next batch when it hears
@@ -24,6 +25,7 @@
 mod bucket;
 mod claim;
 mod class;
+mod hold;
 mod limit;
 #[cfg(test)]
 mod simulation;
@@ -38,6 +40,7 @@ use vgpu_config::Share;
 
 use claim::{Claim, State};
 use class::{Class, Place, UNIT, Virtual};
+use hold::Hold;
 pub use limit::RunLimit;
 pub use turns::Turns;
 
@@ -78,6 +81,9 @@ pub struct Policy {
     /// In the order of taking, which is that of running.
     flights: VecDeque<Flight>,
     turn: Option<Turn>,
+    /// Whose workload was over last.
+    last: Option<u64>,
+    hold: Option<Hold>,
     /// Everything before has been counted.
     now: Duration,
     order: u64,
@@ -136,6 +142,8 @@ impl Policy {
         }
         self.flights.retain(|f| f.vgpu != vgpu);
         self.turn.take_if(|t| t.vgpu == vgpu);
+        self.last.take_if(|last| *last == vgpu);
+        self.hold.take_if(|h| h.vgpu == vgpu);
     }
 
     /// A vGPU has a workload for this engine. It waits once until it is
@@ -158,8 +166,8 @@ impl Policy {
         }
     }
 
-    /// Whom to load next. `None` when nobody is ready or those that are have
-    /// used up their caps.
+    /// Whom to load next. `None` when nobody is ready, those that are have
+    /// used up their caps, or the engine is kept free for a moment.
     pub fn take(&mut self, now: Duration) -> Option<u64> {
         self.advance(now);
         while let Some(&(at, vgpu)) = self.throttled.first()
@@ -168,6 +176,7 @@ impl Policy {
             self.withdraw(vgpu);
             self.enqueue(vgpu);
         }
+        self.hold = None;
         loop {
             let place = self.choose()?;
             let vgpu = place.vgpu;
@@ -179,6 +188,14 @@ impl Policy {
                 self.claims.insert(vgpu, claim);
                 self.held_back.push(vgpu);
                 continue;
+            }
+            if let Some(hold) = self.hold_for(&claim, now) {
+                self.hold = Some(hold);
+                let class = &mut self.classes[claim.class()];
+                class.insert(place);
+                claim.state = State::Ready(place);
+                self.claims.insert(vgpu, claim);
+                return None;
             }
             self.start(place, claim);
             return Some(vgpu);
@@ -204,17 +221,23 @@ impl Policy {
             claim.learn(ran);
         }
         if !claim.active() {
+            claim.pauses.begin(now);
             let (class, weight) = (claim.class(), claim.share.weight);
             self.classes[class].leave(weight);
         }
+        self.last = Some(vgpu);
         self.place_again(vgpu);
     }
 
-    /// When a vGPU that is over its cap may run again, though nothing else
-    /// happens. Right after a [`Policy::take`] that found nobody.
+    /// When to ask again, though nothing else happens: when a vGPU that is
+    /// over its cap may run, or the engine was kept free for long enough.
+    /// Right after a [`Policy::take`] that found nobody.
     #[must_use]
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
-        self.throttled.first().map(|&(at, _)| at.max(now))
+        let uncapped = self.throttled.first().map(|&(at, _)| at);
+        let held = self.hold.and_then(|h| h.until);
+        let at = [uncapped, held].into_iter().flatten().min();
+        at.map(|at| at.max(now))
     }
 
     /// Who was ready in a [`Policy::take`] and did not get the engine because
@@ -237,6 +260,13 @@ impl Policy {
         }
         self.now = now;
         let mut running = None;
+        if self.flights.is_empty()
+            && let Some(hold) = &self.hold
+            && let Some(claim) = self.claims.get_mut(&hold.vgpu)
+        {
+            // Others wait for its sake.
+            claim.service += claim.virtual_time(passed);
+        }
         if let Some(flight) = self.flights.front_mut()
             && let Some(claim) = self.claims.get_mut(&flight.vgpu)
         {
@@ -278,12 +308,14 @@ impl Policy {
 
     /// Puts a vGPU, idle so far, into its class's queue.
     fn enqueue(&mut self, vgpu: u64) {
+        let now = self.now;
         let Some(claim) = self.claims.get_mut(&vgpu) else {
             return;
         };
         let class = &mut self.classes[claim.class()];
         let woke = claim.flights == 0;
         if woke {
+            claim.pauses.end(now);
             class.join(claim.share.weight);
             let credit = claim.virtual_time(claim.slice());
             claim.service = claim.service.max(class.clock() - credit);

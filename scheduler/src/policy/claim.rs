@@ -6,6 +6,7 @@ use vgpu_config::{Priority, Share};
 
 use super::bucket::Bucket;
 use super::class::{Place, UNIT, Virtual};
+use super::hold::Pauses;
 use super::nanos;
 
 /// Whether a vGPU waits, and for what.
@@ -30,6 +31,7 @@ pub struct Claim {
     pub flights: u32,
     /// Nanoseconds that those are expected to take yet.
     pub promised: i128,
+    pub pauses: Pauses,
     mean: Option<i128>,
     bucket: Option<Bucket>,
 }
@@ -42,6 +44,7 @@ impl Claim {
             service,
             flights: 0,
             promised: 0,
+            pauses: Pauses::default(),
             mean: None,
             bucket: Bucket::new(share.cap, now),
         }

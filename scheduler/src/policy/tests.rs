@@ -3,6 +3,7 @@
 mod caps;
 mod classes;
 mod fluid;
+mod holds;
 mod shares;
 mod slices;
 mod waking;

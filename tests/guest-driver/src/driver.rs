@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use gen8::{Engine, csb, irq, ring};
 
 use crate::context::SLOTS;
-use crate::workload::Workload;
+use crate::workload::{Given, Workload};
 use crate::{
     Accounting, Context, DriverError, ExeclistError, Frames, Gpu, Kind, Mismatch, Platform, Random,
+    Slot,
 };
 
 /// Contexts on each engine; two keep both elements of a list in use.
@@ -100,6 +101,45 @@ impl<P: Platform> Driver<P> {
         let work = Workload::generate(engine, kind, &buffers, &mut self.random);
         let memory = self.gpu.platform().memory();
         memory.write(buffers.data, &work.before)?;
+        let given = Given {
+            kind,
+            batch: work.batch,
+            after: work.after,
+        };
+        self.start_request(engine, (context, slot), given)?;
+        Ok(true)
+    }
+
+    /// Submits what `make` writes for a buffer, if a context on `engine` has
+    /// nothing under way; whether it did.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn submit_given(
+        &mut self,
+        engine: Engine,
+        make: impl FnOnce(&Slot) -> Given,
+    ) -> Result<bool, DriverError> {
+        let state = &mut self.engines[engine.index()];
+        let free = (0..CONTEXTS).find(|&c| !state.running.iter().any(|r| r.context == c));
+        let Some(context) = free else {
+            return Ok(false);
+        };
+        let given = make(&state.contexts[context].slots[0]);
+        self.start_request(engine, (context, 0), given)?;
+        Ok(true)
+    }
+
+    /// Writes a request to its context's ring and queues the context.
+    fn start_request(
+        &mut self,
+        engine: Engine,
+        (context, slot): (usize, usize),
+        work: Given,
+    ) -> Result<(), DriverError> {
+        let state = &mut self.engines[engine.index()];
+        let buffers = state.contexts[context].slots[slot];
+        let memory = self.gpu.platform().memory();
         let commands: Vec<u8> = work.batch.iter().flat_map(|d| d.to_le_bytes()).collect();
         memory.write(buffers.batch, &commands)?;
         let submitted = Instant::now();
@@ -108,13 +148,12 @@ impl<P: Platform> Driver<P> {
             context,
             slot,
             seqno,
-            kind,
+            kind: work.kind,
             after: work.after,
             submitted,
         });
         state.queue.push_back(context);
-        self.load(engine)?;
-        Ok(true)
+        self.load(engine)
     }
 
     /// Loads what is queued, if the engine takes a list now.

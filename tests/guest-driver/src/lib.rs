@@ -17,15 +17,15 @@ mod probe;
 mod random;
 mod workload;
 
-pub use batch::Batch;
-pub use context::Context;
+pub use batch::{Batch, Rect, Surface, Tiling};
+pub use context::{Context, Slot};
 pub use driver::{Driver, Finished};
 pub use execlists::{Accounting, ExeclistError};
 pub use frames::Frames;
 pub use platform::Platform;
 pub use probe::{Gpu, ProbeError};
 pub use random::Random;
-pub use workload::{Kind, Mismatch};
+pub use workload::{Given, Kind, Mismatch};
 
 /// Why the driver gave up.
 #[derive(Debug, thiserror::Error)]

@@ -31,6 +31,16 @@ impl Kind {
     }
 }
 
+/// Commands of the caller's.
+pub struct Given {
+    /// What they do.
+    pub kind: Kind,
+    /// The batch; a page at most.
+    pub batch: Vec<u32>,
+    /// What the buffer begins with when it is through.
+    pub after: Vec<u8>,
+}
+
 /// The GPU and the CPU disagree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{engine} {kind:?}: byte {offset:#x} is {found:#04x}, expected {expected:#04x}")]

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fake_xen::{Domain, DomainConfig, Interrupt, MmioHole, Vcpu, place_bars};
+use gen8::Engine;
 use guest_driver::Platform;
 use guest_memory::GuestMemory;
+use vgpu_config::Share;
 use vgpu_dm::{Server, ServerConfig};
-use vgpu_sched::inspect::VgpuView;
+use vgpu_sched::inspect::{LaneCounters, VgpuView};
 use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 use crate::link::Link;
@@ -26,6 +28,8 @@ pub struct SimGuestConfig {
     pub vcpus: u32,
     /// Its virtual GPU.
     pub device: vgpu_device::Config,
+    /// What it gets of the GPU's time.
+    pub share: Share,
     /// Who counts what vgpud and the GPU do to its memory.
     pub witness: Option<Arc<Witness>>,
 }
@@ -40,6 +44,7 @@ impl Default for SimGuestConfig {
                 aperture_mib: 64,
                 ..vgpu_device::Config::default()
             },
+            share: Share::default(),
             witness: None,
         }
     }
@@ -88,7 +93,7 @@ impl SimGuest {
             memory = witness.watch(memory);
         }
         let id = u64::from(domain.id().0);
-        let (link, end) = Link::start(host, id, memory, table)?;
+        let (link, end) = Link::start(host, id, config.share, memory, table)?;
         let server = Server::attach(
             xen,
             &ServerConfig {
@@ -143,6 +148,12 @@ impl SimGuest {
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.link.failure()
+    }
+
+    /// What the vGPU did on each engine so far.
+    #[must_use]
+    pub fn lanes(&self) -> [LaneCounters; Engine::COUNT] {
+        self.link.handle().lanes()
     }
 
     /// vgpud's view of the vGPU.

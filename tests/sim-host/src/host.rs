@@ -18,6 +18,10 @@ pub struct SimHostConfig {
     /// How long a workload may hold an engine; the scheduler's default if
     /// `None`.
     pub run_limit: Option<Duration>,
+    /// Nanoseconds each command takes an engine; 0 for as fast as it can.
+    pub command_cost_ns: u32,
+    /// Nanoseconds that drawing 1 KiB takes, likewise.
+    pub blit_cost_ns_per_kib: u32,
 }
 
 /// A host with one GPU.
@@ -39,6 +43,8 @@ impl SimHost {
         let gpu = SoftGpu::new(
             softgpu::Config {
                 write_log: config.write_log,
+                command_cost_ns: config.command_cost_ns,
+                blit_cost_ns_per_kib: config.blit_cost_ns_per_kib,
                 ..softgpu::Config::default()
             },
             dma.clone(),

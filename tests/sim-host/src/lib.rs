@@ -7,9 +7,11 @@
 mod guest;
 mod host;
 mod link;
+mod rogue;
 mod witness;
 
 pub use guest::{SimGuest, SimGuestConfig};
 pub use host::{SimHost, SimHostConfig};
 pub use link::Link;
+pub use rogue::Rogue;
 pub use witness::Witness;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use guest_memory::GuestMemory;
+use vgpu_config::Share;
 use vgpu_ring::{
     AreaConfig, AreaWords, Bells, DaemonEnd, DeviceEnd, Doorbell, Event, EventBell, Producer,
     PushError, SharedArea,
@@ -77,10 +78,11 @@ impl Link {
     pub fn start(
         host: &SimHost,
         id: u64,
+        share: Share,
         memory: Arc<dyn GuestMemory>,
         table: TableFrames,
     ) -> anyhow::Result<(Self, DeviceEnd)> {
-        let (link, area, bells) = Self::start_bare(host, id, memory, Some(table))?;
+        let (link, area, bells) = Self::start_in(host, id, share, memory, Some(table))?;
         Ok((link, area.device_end(bells)))
     }
 
@@ -93,6 +95,16 @@ impl Link {
     pub fn start_bare(
         host: &SimHost,
         id: u64,
+        memory: Arc<dyn GuestMemory>,
+        table: Option<TableFrames>,
+    ) -> anyhow::Result<(Self, SharedArea, Bells)> {
+        Self::start_in(host, id, Share::default(), memory, table)
+    }
+
+    fn start_in(
+        host: &SimHost,
+        id: u64,
+        share: Share,
         memory: Arc<dyn GuestMemory>,
         table: Option<TableFrames>,
     ) -> anyhow::Result<(Self, SharedArea, Bells)> {
@@ -111,6 +123,7 @@ impl Link {
         };
         let config = VgpuConfig {
             id,
+            share,
             ..VgpuConfig::default()
         };
         let failure = Failure::default();

@@ -2,6 +2,7 @@
 
 mod aperture;
 mod eventfd;
+mod fairness;
 mod mmio;
 mod nowhere;
 mod ring;
@@ -22,6 +23,7 @@ enum Bench {
     Ring(ring::Args),
     Mmio(mmio::Args),
     Aperture(aperture::Args),
+    Fairness(fairness::Args),
     Switch(switch::Args),
 }
 
@@ -34,6 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Ring(args) => ring::run(args),
         Bench::Mmio(args) => mmio::run(args),
         Bench::Aperture(args) => aperture::run(args),
+        Bench::Fairness(args) => fairness::run(args),
         Bench::Switch(args) => switch::run(args),
     }
 }

@@ -29,6 +29,15 @@ impl Spread {
         }
     }
 
+    /// The same as parts of `whole`.
+    pub fn by(self, whole: f64) -> Self {
+        Self {
+            median: round(self.median / whole),
+            min: round(self.min / whole),
+            max: round(self.max / whole),
+        }
+    }
+
     /// A row of a table.
     pub fn row(&self, name: &str) -> [String; 4] {
         [

@@ -1,0 +1,196 @@
+//! What guests do: batches that take a known time on a simulated engine.
+
+use std::time::Duration;
+
+use gen8::Engine;
+use guest_driver::{Batch, Given, Kind, Rect, Slot, Surface, Tiling};
+use vgpu_config::Share;
+
+/// Nanoseconds a command takes an engine.
+pub const COMMAND_NS: u32 = 1000;
+/// Nanoseconds the blitter needs to draw 1 KiB. Slow, so that few CPUs can
+/// keep up with it: playing the GPU takes a tenth of one.
+pub const BLIT_NS_PER_KIB: u32 = 4000;
+
+/// Bytes in a row of what is filled.
+const PITCH: u32 = 1024;
+/// Rows of it, which fit in a buffer.
+const ROWS: u32 = 64;
+
+/// One batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Fills so many KiB (blitter only).
+    Fill(u32),
+    /// Stores so many dwords.
+    Stores(u32),
+}
+
+impl Piece {
+    /// The work in it: nanoseconds of engine time, of which the commands
+    /// around it are no part.
+    pub fn work_ns(self) -> u64 {
+        u64::from(match self {
+            Self::Fill(kib) => kib * BLIT_NS_PER_KIB,
+            Self::Stores(count) => count * COMMAND_NS,
+        })
+    }
+
+    /// Its commands, for a buffer. `number` shows in what they leave there.
+    pub fn given(self, slot: &Slot, number: u32) -> Given {
+        let mut batch = Batch::new();
+        let kind = match self {
+            Self::Fill(kib) => {
+                let to = Surface {
+                    address: slot.data_va,
+                    pitch: PITCH,
+                    tiling: Tiling::Linear,
+                };
+                let mut left = kib;
+                while left > 0 {
+                    let rect = Rect {
+                        x: 0,
+                        y: 0,
+                        w: PITCH / 4,
+                        h: left.min(ROWS),
+                    };
+                    batch.fill(&to, rect, number);
+                    left -= rect.h;
+                }
+                Kind::Blits
+            }
+            Self::Stores(count) => {
+                for i in 0..count {
+                    batch.store_u32(slot.data_va + u64::from(i) * 4, number);
+                }
+                Kind::Stores
+            }
+        };
+        batch.end();
+        Given {
+            kind,
+            batch: batch.finish(),
+            after: number.to_le_bytes().repeat(16),
+        }
+    }
+}
+
+/// Batches for one engine, in turn, over and over.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub engine: Engine,
+    pub pieces: Vec<Piece>,
+}
+
+/// What one guest does.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub share: Share,
+    pub streams: Vec<Stream>,
+    /// After so many batches it sleeps for so long.
+    pub bursts: Option<(u32, Duration)>,
+}
+
+impl Load {
+    fn new(weight: u16, streams: Vec<Stream>) -> Self {
+        let share = Share {
+            weight,
+            ..Share::default()
+        };
+        Self {
+            share,
+            streams,
+            bursts: None,
+        }
+    }
+
+    /// Always something to do for the blitter, half a millisecond each.
+    pub fn steady() -> Self {
+        Self::new(100, vec![fills(&[128])])
+    }
+}
+
+fn fills(kib: &[u32]) -> Stream {
+    Stream {
+        engine: Engine::Bcs,
+        pieces: kib.iter().copied().map(Piece::Fill).collect(),
+    }
+}
+
+/// What a crowd does, and a guest that is alone, to compare with.
+pub struct Plan {
+    pub name: &'static str,
+    pub one: Load,
+    pub all: Vec<Load>,
+    /// One more vGPU, whose batches never end.
+    pub spinner: bool,
+}
+
+impl Plan {
+    /// All the same.
+    pub fn equal(count: u32) -> Self {
+        Self {
+            name: "equal",
+            one: Load::steady(),
+            all: (0..count).map(|_| Load::steady()).collect(),
+            spinner: false,
+        }
+    }
+
+    /// Long and short batches, unlike weights, a quarter on the render
+    /// engine. The one to compare with does all of it.
+    pub fn mixed(count: u32) -> Self {
+        let stores = || Stream {
+            engine: Engine::Rcs,
+            pieces: vec![Piece::Stores(240)],
+        };
+        let one = Load::new(100, vec![fills(&[32, 256, 96]), stores()]);
+        let kinds = [
+            Load::new(100, vec![fills(&[32])]),
+            Load::new(200, vec![fills(&[256])]),
+            Load::new(100, vec![stores()]),
+            Load::new(400, vec![fills(&[96])]),
+        ];
+        let all = if count == 1 {
+            vec![one.clone()]
+        } else {
+            let some = kinds.iter().cycle().cloned();
+            some.zip(0..count).map(|(load, _)| load).collect()
+        };
+        Self {
+            name: "mixed",
+            one,
+            all,
+            spinner: false,
+        }
+    }
+
+    /// A millisecond of work, then sleep, so that all together want the
+    /// engine one and a half times. The one to compare with does not sleep.
+    pub fn bursty(count: u32) -> Self {
+        const BATCHES: u32 = 4;
+        let one = Load::new(100, vec![fills(&[64])]);
+        let work = Duration::from_nanos(Piece::Fill(64).work_ns()) * BATCHES;
+        let period = work * count * 2 / 3;
+        let sleep = period.saturating_sub(work);
+        let load = Load {
+            bursts: (!sleep.is_zero()).then_some((BATCHES, sleep)),
+            ..one.clone()
+        };
+        Self {
+            name: "bursty",
+            one,
+            all: (0..count).map(|_| load.clone()).collect(),
+            spinner: false,
+        }
+    }
+
+    /// One of them never ends its batches.
+    pub fn spinner(count: u32) -> Self {
+        Self {
+            name: "spinner",
+            spinner: true,
+            ..Self::equal(count.saturating_sub(1))
+        }
+    }
+}
