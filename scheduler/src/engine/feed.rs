@@ -199,6 +199,9 @@ impl EngineUnit {
     /// with nobody's help, put in front of its commands. `None` when it cannot.
     fn behind(&self, state: &State, first: u32, second: &mut Job) -> Option<Vec<(u32, u32)>> {
         let first = state.loaded(first)?;
+        if first.job.workload.reloads() < KEPT_RELOADS {
+            return None;
+        }
         let theirs = first.job.client.registers(self.engine);
         if first.job.client.id() == second.client.id() {
             // What the guest wrote meanwhile is for the second at the latest.

@@ -19,6 +19,11 @@ const LONGEST: i128 = 1_000_000;
 const LONGER: i128 = 4;
 /// So many times the usual pause is waited.
 const PATIENCE: i128 = 2;
+/// Or this part of what the work would take, which is then the more to lose,
+/// but no longer than [`MOST`].
+const PART: i128 = 16;
+/// In nanoseconds.
+const MOST: i128 = 4_000_000;
 /// Slices that must be owed.
 const OWED: i128 = 2;
 
@@ -49,15 +54,17 @@ impl Pauses {
         let Some(left) = self.left.take() else {
             return;
         };
-        // One long sleep among short pauses is soon forgotten.
-        let pause = nanos(now.saturating_sub(left)).min(LONGEST * 8);
+        // One long sleep among short pauses does not make it one who is away
+        // for long.
+        let pause = nanos(now.saturating_sub(left)).min(LONGEST * 2);
         self.mean = Some(self.mean.map_or(pause, |mean| mean + (pause - mean) / 4));
     }
 
-    /// How long to wait for it, if at all.
-    fn patience(&self) -> Option<i128> {
-        let mean = self.mean.filter(|mean| *mean <= LONGEST)?;
-        Some(mean * PATIENCE)
+    /// How long to wait for it rather than begin what takes so long, if at
+    /// all.
+    fn patience(&self, takes: i128) -> Option<i128> {
+        let mean = self.mean.filter(|m| *m <= LONGEST && m * LONGER <= takes)?;
+        Some((mean * PATIENCE).max(MOST.min(takes / PART)))
     }
 }
 
@@ -73,7 +80,7 @@ impl Policy {
         }
         let vgpu = self.last?;
         let claim = self.claims.get(&vgpu)?;
-        let patience = claim.pauses.patience()?;
+        let patience = claim.pauses.patience(next.expected())?;
         let patience = Duration::from_nanos(u64::try_from(patience).unwrap_or(0));
         let until = claim.pauses.left?.saturating_add(patience);
         (until > now && worth(claim, next)).then_some(Hold {
@@ -90,8 +97,5 @@ fn worth(away: &Claim, next: &Claim) -> bool {
     away.state == State::Idle
         && away.class() == next.class()
         && owed > away.virtual_time(away.slice() * OWED)
-        && away
-            .pauses
-            .patience()
-            .is_some_and(|p| next.expected() * PATIENCE >= p * LONGER)
+        && away.pauses.patience(next.expected()).is_some()
 }

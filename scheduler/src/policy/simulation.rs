@@ -59,6 +59,7 @@ struct Guest {
     /// When it next has one, if it sleeps.
     due: Option<Duration>,
     ready_at: Duration,
+    pause: Option<Duration>,
 }
 
 /// One batch on the engine.
@@ -114,9 +115,15 @@ impl Simulation {
                 done: 0,
                 due,
                 ready_at: Duration::ZERO,
+                pause: None,
             },
         );
         vgpu
+    }
+
+    /// The guest's next sleep is so long, once.
+    pub fn pause(&mut self, vgpu: u64, sleep: Duration) {
+        self.guests.get_mut(&vgpu).unwrap().pause = Some(sleep);
     }
 
     /// Goes on until then; a batch that runs then is not over.
@@ -186,7 +193,8 @@ impl Simulation {
         let guest = self.guests.get_mut(&ran.vgpu).unwrap();
         guest.done += 1;
         if guest.load.burst != 0 && guest.done.is_multiple_of(guest.load.burst) {
-            guest.due = Some(self.now + guest.load.sleep);
+            let sleep = guest.pause.take().unwrap_or(guest.load.sleep);
+            guest.due = Some(self.now + sleep);
         }
         self.ran.push(ran);
     }

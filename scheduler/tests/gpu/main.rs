@@ -1,7 +1,9 @@
 //! The scheduler on the software GPU, driven by tiny guests.
 
+mod ahead;
 mod driver;
 mod failures;
+mod handover;
 mod one_guest;
 mod scripted;
 mod seen;

@@ -68,10 +68,28 @@ fn who_does_not_come_back_is_not_waited_for() {
     policy.charge(2, us(100), now);
     assert_eq!(policy.take(now), None);
     let until = policy.wake_at(now).unwrap();
-    assert_eq!(until, now + us(200));
+    // A part of what the other would take.
+    assert_eq!(until, now + us(3125));
     assert_eq!(policy.take(until - us(1)), None);
     assert_eq!(policy.take(until), Some(1));
     assert_eq!(policy.wake_at(until), None);
+}
+
+#[test]
+fn one_sleep_does_not_undo_it() {
+    let mut s = Simulation::new(1);
+    s.guest(weight(100), Load::steady(ms(50)));
+    let b = s.guest(weight(100), Load::steady(us(50)).sleeping(1, us(50)));
+    s.run(ms(500));
+    let mut before = s.total(b);
+    // Away for a while, as between two frames, again and again.
+    for round in 1..10 {
+        s.pause(b, ms(20));
+        s.run(ms(500 + round * 200));
+        let had = s.total(b);
+        assert!(had - before > ms(25), "{round}: {:?}", had - before);
+        before = had;
+    }
 }
 
 proptest! {

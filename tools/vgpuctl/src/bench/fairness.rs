@@ -2,7 +2,7 @@
 //!
 //! Simulated guests with real drivers, real device models and vgpud's real
 //! scheduler on the software GPU. Its engines are given a speed: a command
-//! takes 1 µs, filling 1 KiB 4 µs, and the engine's thread sleeps most of
+//! takes 2 µs, filling 1 KiB 4 µs, and the engine's thread sleeps most of
 //! that. So an engine's time is not the CPUs' time, as on hardware, and what
 //! is seen is what the scheduler does with it; work that is on its way
 //! between guest and engine costs CPU time that the bench does not hide.
@@ -21,6 +21,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
 use serde::Serialize;
 
 use self::load::Plan;
@@ -55,7 +56,7 @@ pub struct Args {
 
     /// How long a batch may run before vgpud resets it, where there is a
     /// rogue, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 50,
+    #[arg(long, value_name = "MS", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(5..=10_000))]
     run_limit: u32,
 }
@@ -137,12 +138,15 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
         let spinner = (count > 1).then(|| Plan::spinner(count));
         let mut loads = BTreeMap::new();
         for plan in plans.iter().chain(&spinner) {
-            loads.insert(plan.name, measure::plan(plan, &effort)?);
+            let figures = measure::plan(plan, &effort)
+                .with_context(|| format!("{count} vGPUs, load {}", plan.name))?;
+            loads.insert(plan.name, figures);
         }
         by_count.insert(count, loads);
     }
     let beside = |mischief, part| -> anyhow::Result<Rogue> {
-        let (share, times) = measure::beside_rogue(BESIDE - 1, mischief, &effort)?;
+        let (share, times) = measure::beside_rogue(BESIDE - 1, mischief, &effort)
+            .with_context(|| format!("beside a rogue that {}", mischief.does()))?;
         Ok(Rogue {
             times,
             vgpus: BESIDE,
@@ -169,6 +173,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
 
 fn text(report: &Report) -> String {
     let span = |s: &Spread| format!("{:.3} ({:.3} to {:.3})", s.median, s.min, s.max);
+    let use_of = |s: &Spread| format!("{:.3}", s.median);
     let us = |s: &Spread| format!("{:.0}", s.median);
     let rows = report.by_count.iter().flat_map(|(count, loads)| {
         loads.iter().map(move |(load, f)| {
@@ -176,6 +181,8 @@ fn text(report: &Report) -> String {
                 count.to_string(),
                 (*load).to_owned(),
                 span(&f.throughput_vs_one),
+                use_of(&f.utilization_one),
+                use_of(&f.utilization),
                 span(&f.jain),
                 us(&f.wait_us_p50),
                 us(&f.wait_us_p99),
@@ -186,6 +193,8 @@ fn text(report: &Report) -> String {
         "vGPUs",
         "load",
         "throughput, one alone = 1",
+        "use alone",
+        "together",
         "Jain's index",
         "wait p50, µs",
         "p99, µs",
@@ -201,7 +210,7 @@ fn text(report: &Report) -> String {
     let heading = ["a rogue beside 7", "", "their share of what is fair"];
     text.push_str(&table::render(heading, rows));
     text.push_str(&format!(
-        "\none vGPU beside {} idle ones, alone = 1: {}\n{} rounds; a batch may run for {} ms beside a rogue\n",
+        "\none vGPU beside {} idle ones, alone = 1: {}\n{} rounds; beside a spinner a batch may run for {} ms\n",
         report.idle_neighbours.idle,
         span(&report.idle_neighbours.throughput_vs_alone),
         report.rounds,

@@ -10,10 +10,13 @@ use serde::Serialize;
 use sim_host::{SimHost, SimHostConfig};
 use vgpu_sched::histogram;
 
-use super::crowd::{Crowd, Sample};
+use super::crowd::{Crowd, Disturbed, Sample};
 use super::load::{BLIT_NS_PER_KIB, COMMAND_NS, Load, Plan};
 use super::rogues::{self, Mischief};
 use crate::bench::spread::Spread;
+
+/// How often a measurement that was disturbed is tried.
+const ATTEMPTS: u32 = 4;
 
 /// How long, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +67,11 @@ pub fn host(run_limit: Option<Duration>) -> anyhow::Result<SimHost> {
 pub struct Figures {
     /// Work done, by what one vGPU alone does.
     pub throughput_vs_one: Spread,
+    /// Work done by one vGPU alone, by the engine's time: what is lost between
+    /// its batches is missing.
+    pub utilization_one: Spread,
+    /// Likewise by all.
+    pub utilization: Spread,
     /// Jain's index of time on the engine by weight.
     pub jain: Spread,
     /// From ready to the engine.
@@ -74,21 +82,8 @@ pub struct Figures {
 
 /// Measures a plan.
 pub fn plan(plan: &Plan, effort: &Effort) -> anyhow::Result<Figures> {
-    let limit = plan.spinner.then_some(effort.run_limit);
-    let (alone, crowded) = (host(None)?, host(limit)?);
     let mischief = plan.spinner.then_some(Mischief::Spins);
-    let mut rounds = Rounds::default();
-    Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
-        Crowd::with(&crowded, &plan.all, |all| {
-            for _ in 0..effort.rounds {
-                let alone = one.measure(Effort::lead(1), effort.window(1))?;
-                let (together, _) = beside(&crowded, all, mischief, effort, plan.all.len())?;
-                rounds.add(&plan.all, &alone, &together);
-            }
-            Ok(())
-        })
-    })?;
-    Ok(rounds.figures())
+    Ok(together(plan, mischief, effort)?.0)
 }
 
 /// What many do beside a rogue, by what one vGPU alone does, and how many
@@ -98,14 +93,39 @@ pub fn beside_rogue(
     mischief: Mischief,
     effort: &Effort,
 ) -> anyhow::Result<(Spread, u64)> {
-    let plan = Plan::equal(count);
-    let (alone, crowded) = (host(None)?, host(Some(effort.run_limit))?);
+    let (figures, times) = together(&Plan::equal(count), Some(mischief), effort)?;
+    Ok((figures.throughput_vs_one, times))
+}
+
+/// One alone and all together, in turn; again if others on this machine
+/// disturbed it.
+fn together(
+    plan: &Plan,
+    mischief: Option<Mischief>,
+    effort: &Effort,
+) -> anyhow::Result<(Figures, u64)> {
+    let mut attempt = 1;
+    loop {
+        match undisturbed(plan, mischief, effort) {
+            Err(e) if e.is::<Disturbed>() && attempt < ATTEMPTS => attempt += 1,
+            result => return result,
+        }
+    }
+}
+
+fn undisturbed(
+    plan: &Plan,
+    mischief: Option<Mischief>,
+    effort: &Effort,
+) -> anyhow::Result<(Figures, u64)> {
+    // Only what never ends needs a limit.
+    let limit = (mischief == Some(Mischief::Spins)).then_some(effort.run_limit);
+    let (alone, crowded) = (host(None)?, host(limit)?);
     let (mut rounds, mut times) = (Rounds::default(), 0);
     Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
         Crowd::with(&crowded, &plan.all, |all| {
             for _ in 0..effort.rounds {
                 let alone = one.measure(Effort::lead(1), effort.window(1))?;
-                let mischief = Some(mischief);
                 let (together, did) = beside(&crowded, all, mischief, effort, plan.all.len())?;
                 times += did;
                 rounds.add(&plan.all, &alone, &together);
@@ -113,7 +133,7 @@ pub fn beside_rogue(
             Ok(())
         })
     })?;
-    Ok((rounds.figures().throughput_vs_one, times))
+    Ok((rounds.figures(), times))
 }
 
 /// What one of many does while the others are idle, by what one alone does.
@@ -164,6 +184,8 @@ fn beside(
 #[derive(Default)]
 struct Rounds {
     throughput: Vec<f64>,
+    one: Vec<f64>,
+    all: Vec<f64>,
     jain: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
@@ -172,6 +194,8 @@ struct Rounds {
 impl Rounds {
     fn add(&mut self, loads: &[Load], alone: &Sample, together: &Sample) {
         self.throughput.push(throughput(loads, alone, together));
+        self.one.push(utilization(loads, alone));
+        self.all.push(utilization(loads, together));
         self.jain.push(jain_of(loads, together));
         let mut waits = BTreeMap::new();
         for &(ns, n) in together.guests.iter().flat_map(|g| &g.waits) {
@@ -189,6 +213,8 @@ impl Rounds {
     fn figures(self) -> Figures {
         Figures {
             throughput_vs_one: Spread::of(self.throughput),
+            utilization_one: Spread::of(self.one),
+            utilization: Spread::of(self.all),
             jain: Spread::of(self.jain),
             wait_us_p50: Spread::of(self.p50),
             wait_us_p99: Spread::of(self.p99),
@@ -207,14 +233,22 @@ fn engines(loads: &[Load]) -> impl Iterator<Item = usize> {
 
 /// Work a second by that of one alone: the mean over the engines in use.
 fn throughput(loads: &[Load], alone: &Sample, together: &Sample) -> f64 {
-    let rate = |sample: &Sample, engine: usize| {
-        let work: u64 = sample.guests.iter().map(|g| g.work_ns[engine]).sum();
-        as_f64(work) / sample.elapsed.as_secs_f64()
-    };
     let ratios: Vec<f64> = engines(loads)
-        .map(|e| rate(together, e) / rate(alone, e).max(1.0))
+        .map(|e| rate(together, e) / rate(alone, e).max(1e-9))
         .collect();
     mean(&ratios)
+}
+
+/// Work by time: the mean over the engines that `loads` use.
+fn utilization(loads: &[Load], sample: &Sample) -> f64 {
+    let rates: Vec<f64> = engines(loads).map(|e| rate(sample, e)).collect();
+    mean(&rates)
+}
+
+/// Work done on an engine, by time.
+fn rate(sample: &Sample, engine: usize) -> f64 {
+    let work: u64 = sample.guests.iter().map(|g| g.work_ns[engine]).sum();
+    as_f64(work) / (sample.elapsed.as_secs_f64() * 1e9)
 }
 
 /// Jain's index of the engine on which it is worst.
