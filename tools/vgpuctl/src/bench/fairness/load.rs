@@ -166,13 +166,15 @@ impl Plan {
     }
 
     /// Two milliseconds of work, then sleep, so that all together want the
-    /// engine one and a half times. The one to compare with does not sleep.
+    /// engine twice; who is alone, and the one to compare with, does not sleep.
     pub fn bursty(count: u32) -> Self {
         const BATCHES: u32 = 4;
         let one = Load::steady();
         let work = Duration::from_nanos(Piece::Fill(128).work_ns()) * BATCHES;
-        let period = work * count * 2 / 3;
-        let sleep = period.saturating_sub(work);
+        let sleep = match count {
+            1 => Duration::ZERO,
+            _ => (work * count / 2).saturating_sub(work).max(work / 2),
+        };
         let load = Load {
             bursts: (!sleep.is_zero()).then_some((BATCHES, sleep)),
             ..one.clone()
