@@ -87,8 +87,17 @@ pub struct Stream {
 pub struct Load {
     pub share: Share,
     pub streams: Vec<Stream>,
-    /// After so many batches it sleeps for so long.
-    pub bursts: Option<(u32, Duration)>,
+    /// It sleeps at times.
+    pub bursts: Option<Bursts>,
+}
+
+/// Batches and sleep in turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Bursts {
+    pub batches: u32,
+    pub sleep: Duration,
+    /// How long it sleeps before the first: they are not to keep in step.
+    pub first: Duration,
 }
 
 impl Load {
@@ -175,14 +184,18 @@ impl Plan {
             1 => Duration::ZERO,
             _ => (work * count / 2).saturating_sub(work).max(work / 2),
         };
-        let load = Load {
-            bursts: (!sleep.is_zero()).then_some((BATCHES, sleep)),
+        let load = |number| Load {
+            bursts: (!sleep.is_zero()).then_some(Bursts {
+                batches: BATCHES,
+                sleep,
+                first: sleep * number / count,
+            }),
             ..one.clone()
         };
         Self {
             name: "bursty",
+            all: (0..count).map(load).collect(),
             one,
-            all: (0..count).map(|_| load.clone()).collect(),
             spinner: false,
         }
     }
