@@ -134,6 +134,7 @@ impl ShadowTables {
         }
         inner.pass += 1;
         inner.misses = 0;
+        let before = inner.counts.compared;
         let synced = self.sync(&mut inner, root, Level::Pml4);
         let id = match synced {
             Ok(id) => id,
@@ -157,11 +158,20 @@ impl ShadowTables {
         entry.doomed = false;
         inner.pins += 1;
         let bus = inner.table(id).map_or(0, |t| t.page.bus());
+        let compared = inner.counts.compared - before;
         Ok(RootPin {
             tables: Arc::clone(self),
             root,
             bus,
+            compared,
         })
+    }
+
+    /// Whether there are more tables than are kept: some should go, which
+    /// takes a moment in which no root is pinned.
+    #[must_use]
+    pub fn crowded(&self) -> bool {
+        self.tables().live() > self.limits.keep
     }
 
     /// The guest no longer uses `root`.
@@ -311,6 +321,8 @@ pub struct RootPin {
     tables: Arc<ShadowTables>,
     root: Gfn,
     bus: u64,
+    /// Guest table pages read for it.
+    pub compared: u64,
 }
 
 impl RootPin {

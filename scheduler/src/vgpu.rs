@@ -24,9 +24,8 @@ use crate::ppgtt::ShadowTables;
 use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
 use crate::sync::lock;
-use crate::workload::Shadow;
 pub use config::{VgpuConfig, VgpuError};
-use lane::{Active, Lane, LoadError};
+use lane::{Element, Lane, LoadError};
 pub use memory::MemoryView;
 use worker::Worker;
 
@@ -166,8 +165,8 @@ impl Vgpu {
             // A guest can flood its port; it loses the engine until it
             // resets it.
             Err(LoadError::Full) => {
-                let active = Active { seq, element: 0 };
-                self.fault(engine, &mut lane, active, FaultReason::Exhausted, 0);
+                let first = Element { seq, element: 0 };
+                self.fault(engine, &mut lane, first, FaultReason::Exhausted, 0);
             }
             Err(LoadError::Stopped) => {}
         }
@@ -179,17 +178,17 @@ impl Vgpu {
         &self,
         engine: Engine,
         lane: &mut Lane,
-        active: Active,
+        element: Element,
         reason: FaultReason,
         ipehr: u32,
     ) {
         lane.stop();
         self.push(Event::Fault {
             engine: index(engine),
-            element: active.element,
+            element: element.element,
             reason,
             ipehr,
-            seq: active.seq,
+            seq: element.seq,
         });
     }
 
@@ -242,7 +241,7 @@ impl Vgpu {
         }
         self.shared.windows.forget_vgpu(self.id());
         for slot in &self.lanes {
-            lock(&slot.lane).shadow = Shadow::default();
+            lock(&slot.lane).clear_shadows();
         }
         if self.tables.clear() {
             self.map.abandon();
@@ -301,7 +300,8 @@ impl Vgpu {
                     let slot = self.slot(engine);
                     let (active, loads, stopped) = {
                         let lane = lock(&slot.lane);
-                        (lane.active.map(|a| a.seq), lane.waiting(), lane.stopped)
+                        let first = lane.flights().front();
+                        (first.map(|f| f.element.seq), lane.waiting(), lane.stopped)
                     };
                     crate::inspect::LaneView {
                         name: engine.sysfs_name(),

@@ -45,10 +45,10 @@ pub enum What {
         /// Where the guest has it, a page of its table.
         page: u32,
     },
-    /// The shadow ring of a vGPU's engine.
+    /// A shadow ring.
     Ring {
-        /// Which engine.
-        engine: Engine,
+        /// Bus address of its first page.
+        page: u64,
     },
     /// Pages of vgpud's own, for one use.
     Own {

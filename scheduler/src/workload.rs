@@ -52,7 +52,7 @@ pub struct Source<'a> {
 pub struct Cost {
     /// Entries of the global table written.
     pub ptes: u64,
-    /// Bytes copied from the guest.
+    /// Bytes copied from the guest, tables compared among them.
     pub bytes: u64,
     /// Privileged commands audited.
     pub commands: u64,
@@ -69,7 +69,11 @@ pub struct Workload {
     pub effects: Effects,
     /// What it cost so far.
     pub cost: Cost,
+    /// For whoever made it: which shadow it runs from.
+    pub shadow: usize,
     registers: Arc<HostPage>,
+    /// What the register page held at first.
+    loaded: Vec<u8>,
     /// Where the guest has its register page.
     guest_registers: u64,
     /// Where the guest's ring ends, for the head it is told.
@@ -165,7 +169,7 @@ pub fn prepare(
     let mut pins: Vec<Pin> = named.into_values().collect();
 
     // The shadow ring.
-    let shadow_ring = write_ring(source, shadow, engine, &ring, &words)?;
+    let shadow_ring = write_ring(source, shadow, &ring, &words)?;
     image.set_ring(shadow_ring.pin.address(), &shadow_ring);
 
     // The tables.
@@ -176,7 +180,8 @@ pub fn prepare(
     let registers = shadow.registers(source.pages)?;
     let restore_inhibit = image.control();
     image.no_batch_state();
-    registers.write(0, &image.bytes());
+    let loaded = image.bytes();
+    registers.write(0, &loaded);
     let mut entries = Vec::with_capacity(frames.len());
     for (i, (address, gfn)) in (first..).zip(&frames).enumerate() {
         if i == register_index {
@@ -204,6 +209,7 @@ pub fn prepare(
         | 1;
     pins.push(image_pin);
     let copied = PAGE_SIZE + words.len() * 4;
+    let compared = root.compared * 4096;
     Ok(Element::Work(Box::new(Workload {
         descriptor: Descriptor(host),
         restore_inhibit,
@@ -212,10 +218,12 @@ pub fn prepare(
             ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
                 + shadow_ring.pin.wrote
                 + placed.iter().map(Placed::wrote).sum::<u64>(),
-            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched,
+            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched + compared,
             commands,
         },
+        shadow: 0,
         registers: Arc::clone(&registers),
+        loaded,
         guest_registers,
         guest_tail: ring.tail,
         held: Some(Held {
@@ -238,6 +246,12 @@ impl Workload {
             self.set_register(lrc::RING_HEAD, head);
         }
         head.is_some()
+    }
+
+    /// Offset of the end of the guest's ring.
+    #[must_use]
+    pub const fn guest_tail(&self) -> u32 {
+        self.guest_tail
     }
 
     /// How often it can be loaded again while it runs.
@@ -274,8 +288,8 @@ impl Workload {
     }
 
     /// Writes back to the guest's register page what it may see of the run:
-    /// head, control, run time, and the GPU's own part. Addresses in it stay
-    /// the guest's. Returns the bytes written.
+    /// head, control, run time, and what changed of the GPU's own part.
+    /// Addresses in it stay the guest's. Returns the bytes written.
     ///
     /// A guest that took the page away meanwhile gets nothing.
     pub fn write_back(&self, map: &GuestMap) -> usize {
@@ -292,12 +306,36 @@ impl Workload {
                 written += len;
             }
         };
-        put(PRIVATE_BYTES, PAGE_SIZE - PRIVATE_BYTES);
+        if let Some((from, to)) = changed(&self.loaded, &bytes, PRIVATE_BYTES) {
+            put(from, to - from);
+        }
         for index in [lrc::CONTEXT_CONTROL, lrc::CTX_TIMESTAMP, lrc::RING_HEAD] {
             put(index * 4, 4);
         }
         written
     }
+}
+
+/// The first and the end of the dwords from `start` on in which two pages
+/// differ.
+fn changed(before: &[u8], after: &[u8], start: usize) -> Option<(usize, usize)> {
+    let pairs = before.chunks(4).zip(after.chunks(4)).skip(start / 4);
+    let mut differ = (start / 4..).zip(pairs).filter(|(_, (b, a))| b != a);
+    let first = differ.next()?.0;
+    let last = differ.last().map_or(first, |(at, _)| at);
+    Some((first * 4, last * 4 + 4))
+}
+
+/// Where the ring of the context that `descriptor` names ends: what the guest
+/// has in its image now. `None` when the image is not there.
+#[must_use]
+pub fn ring_tail(source: &Source<'_>, descriptor: Descriptor) -> Option<u32> {
+    let page = descriptor.register_page() >> 12;
+    let gpa = translate(source.table, page).ok()?.address()?;
+    let at = u64::try_from(lrc::RING_TAIL * 4).ok()?;
+    let mut bytes = [0; 4];
+    source.map.read(gpa.checked_add(at)?, &mut bytes).ok()?;
+    Some(u32::from_le_bytes(bytes) & lrc::TAIL_OFFSET)
 }
 
 fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn>, NotMapped> {

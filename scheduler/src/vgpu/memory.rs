@@ -40,7 +40,7 @@ const fn kib(bytes: usize) -> usize {
 impl Vgpu {
     /// What is held for it now.
     pub(super) fn memory(&self) -> MemoryView {
-        let pages = |lane: &super::LaneSlot| lock(&lane.lane).shadow.pages();
+        let pages = |lane: &super::LaneSlot| lock(&lane.lane).own_pages();
         let rings: usize = self.lanes.iter().map(pages).sum();
         let tables_kib = kib(self.tables.counts().tables * TABLE_BYTES);
         let rings_kib = kib(rings * PAGE_SIZE);

@@ -105,9 +105,7 @@ fn what_is_evicted_is_named_by_the_table_no_more() {
     drop(pin);
     let key = Key {
         vgpu: 2,
-        what: What::Ring {
-            engine: Engine::Rcs,
-        },
+        what: What::Ring { page: 9 },
     };
     drop(windows.pin(key, &[0x8001; 3]).unwrap());
     drop(windows.pin(key, &[0x8001]).unwrap());

@@ -24,7 +24,7 @@ const MAX_PLACED: usize = 64;
 pub struct Placed {
     // The window goes before the pages it shows.
     pin: Pin,
-    _pages: Vec<HostPage>,
+    pages: Vec<HostPage>,
 }
 
 impl Placed {
@@ -157,7 +157,15 @@ impl Site for WorkloadSite<'_> {
             .pin_own(self.source.vgpu, &pages)
             .map_err(|e| AuditError::Exhausted(e.to_string()))?;
         let address = pin.address();
-        self.placed.push(Placed { pin, _pages: pages });
+        self.placed.push(Placed { pin, pages });
         Ok(address)
+    }
+
+    fn amend(&mut self, address: u32, at: usize, value: u32) {
+        let placed = self.placed.iter().find(|p| p.pin.address() == address);
+        let page = placed.and_then(|p| p.pages.get(at * 4 / PAGE_SIZE));
+        if let Some(page) = page {
+            page.write(at * 4 % PAGE_SIZE, &value.to_le_bytes());
+        }
     }
 }

@@ -12,6 +12,7 @@ mod ring;
 mod scan;
 mod spread;
 mod switch;
+mod verify;
 
 use clap::Subcommand;
 
@@ -32,6 +33,7 @@ enum Bench {
     Gtt(gtt::Args),
     Scan(scan::Args),
     Switch(switch::Args),
+    Verify(verify::Args),
 }
 
 /// Runs it.
@@ -48,5 +50,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Gtt(args) => gtt::run(args),
         Bench::Scan(args) => scan::run(args),
         Bench::Switch(args) => switch::run(args),
+        Bench::Verify(args) => verify::run(args),
     }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde::Serialize;
 use sim_host::{SimGuest, SimGuestConfig};
 
-use super::fairness::crowd::Crowd;
 use super::fairness::load::Plan;
 use super::fairness::measure::{self, Effort};
 use super::spread::Spread;
@@ -48,6 +47,9 @@ struct Figures {
     throughput_vs_one: Spread,
     /// Jain's index of time on the engine.
     jain: Spread,
+    /// Work done by one vGPU alone, and by all, by the engine's time.
+    utilization_one: Spread,
+    utilization: Spread,
     /// From ready to the engine.
     wait_us_p50: Spread,
     wait_us_p99: Spread,
@@ -136,21 +138,18 @@ fn of(count: u32, args: &Args) -> anyhow::Result<Figures> {
     };
     let before = process();
     let (mut sum, mut after) = (Sum::default(), before);
-    let seen = measure::plan_of(
-        &Plan::equal(count),
-        &effort,
-        &kind,
-        |_, crowd: &Crowd<'_>| {
-            sum = Sum::of(crowd.guests());
-            after = process();
-        },
-    )?;
+    let seen = measure::plan_of(&Plan::equal(count), &effort, &kind, &mut |guests| {
+        sum = Sum::of(guests);
+        after = process();
+    })?;
     // One more is alone.
     let all = f64::from(count + 1);
     let more = |after: u64, before: u64| round(as_f64(after.saturating_sub(before)) / all);
     let per_switch = |n: u64| round(as_f64(n) / as_f64(sum.switches.max(1)));
     Ok(Figures {
         throughput_vs_one: seen.throughput_vs_one,
+        utilization_one: seen.utilization_one,
+        utilization: seen.utilization,
         jain: seen.jain,
         wait_us_p50: seen.wait_us_p50,
         wait_us_p99: seen.wait_us_p99,

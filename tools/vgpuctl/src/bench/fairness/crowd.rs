@@ -1,5 +1,6 @@
 //! Guests on one host that work and rest when they are told to.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -15,6 +16,8 @@ use super::worker::Worker;
 
 /// The frames that a guest's driver may use: above the first MiB.
 const FIRST_FRAME: u64 = 256;
+/// How often to look for guests that do not come to rest.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What guests did in some time.
 pub struct Sample {
@@ -110,14 +113,19 @@ impl Gate {
         );
     }
 
-    /// Waits until `count` guests are at rest.
-    fn all_rest(&self, count: usize) -> anyhow::Result<()> {
+    /// Waits until `count` guests are at rest; calls `look` now and then.
+    fn all_rest(&self, count: usize, look: impl Fn()) -> anyhow::Result<()> {
         let busy = |s: &mut State| s.resting < count && s.failed.is_none();
-        let mut state = self
-            .changed
-            .wait_while(self.lock(), busy)
-            .unwrap_or_else(PoisonError::into_inner);
-        state.failed.take().map_or(Ok(()), Err)
+        loop {
+            look();
+            let (mut state, timeout) = self
+                .changed
+                .wait_timeout_while(self.lock(), LOOK, busy)
+                .unwrap_or_else(PoisonError::into_inner);
+            if !timeout.timed_out() {
+                return state.failed.take().map_or(Ok(()), Err);
+            }
+        }
     }
 
     fn fail(&self, error: anyhow::Error) {
@@ -155,6 +163,9 @@ impl Crowd<'_> {
         let start = |load: &Load| {
             let config = SimGuestConfig {
                 share: load.share,
+                // Many threads that look for requests take the CPUs from
+                // each other.
+                spin: Duration::ZERO,
                 ..kind.clone()
             };
             SimGuest::start(host, &config)
@@ -183,7 +194,9 @@ impl Crowd<'_> {
                 guests: &guests,
                 work: &work,
             };
-            let result = gate.all_rest(guests.len()).and_then(|()| measure(&crowd));
+            let result = gate
+                .all_rest(guests.len(), || ())
+                .and_then(|()| measure(&crowd));
             gate.order(Order::Leave);
             result
         })
@@ -203,7 +216,8 @@ impl Crowd<'_> {
         thread::sleep(window);
         let (end, after) = (Instant::now(), self.now());
         self.gate.order(Order::Rest);
-        self.gate.all_rest(self.guests.len())?;
+        self.gate
+            .all_rest(self.guests.len(), || self.end_the_reset())?;
         let gone = self.guests.iter().find_map(SimGuest::failure);
         if let Some(reason) = gone {
             return Err(anyhow!(reason).context("vgpud dropped a guest"));
@@ -212,6 +226,13 @@ impl Crowd<'_> {
             elapsed: end - start,
             guests: after.iter().zip(&before).map(|(a, b)| a.since(b)).collect(),
         })
+    }
+
+    /// The driver of a guest whose batch was reset would wait for long.
+    fn end_the_reset(&self) {
+        for guest in self.guests.iter().filter(|g| resets(g) > 0) {
+            guest.domain().destroy();
+        }
     }
 
     fn now(&self) -> Vec<Did> {
@@ -281,14 +302,26 @@ fn live(
     Ok(())
 }
 
-/// A guest's batch that ended too late for vgpud never ends for its driver.
-fn explain(guest: &SimGuest, error: anyhow::Error) -> anyhow::Error {
-    let failed: u64 = guest.lanes().iter().map(|l| l.values.failed).sum();
-    if failed == 0 {
-        return error;
+/// A batch that ends was reset: the machine was so busy with other things
+/// that it went beyond the run limit.
+#[derive(Debug)]
+pub struct Disturbed;
+
+impl fmt::Display for Disturbed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a batch that ends ran past the run limit: this machine is too busy")
     }
-    error.context(format!(
-        "vgpud reset {failed} of its batches, all of which end; \
-         this machine may be too busy for the run limit"
-    ))
+}
+
+/// Batches of a guest that vgpud reset.
+fn resets(guest: &SimGuest) -> u64 {
+    guest.lanes().iter().map(|l| l.values.failed).sum()
+}
+
+fn explain(guest: &SimGuest, error: anyhow::Error) -> anyhow::Error {
+    if resets(guest) == 0 {
+        error
+    } else {
+        error.context(Disturbed)
+    }
 }
