@@ -25,7 +25,7 @@ use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
 use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
-use lane::{Element, Lane, LoadError};
+use lane::{Element, Lane, LoadError, Shadows};
 pub use memory::MemoryView;
 use worker::Worker;
 
@@ -33,6 +33,8 @@ use worker::Worker;
 const REFUSALS: usize = 16;
 
 struct LaneSlot {
+    /// Locked while an element is prepared; before the lane.
+    shadows: Mutex<Shadows>,
     lane: Mutex<Lane>,
     counters: Counters,
     registers: Arc<Mutex<RegisterFile>>,
@@ -72,6 +74,7 @@ impl Vgpu {
             table: Mutex::new(Some(table)),
             tables,
             lanes: Engine::ALL.map(|engine| LaneSlot {
+                shadows: Mutex::default(),
                 lane: Mutex::default(),
                 counters: Counters::default(),
                 registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
@@ -239,9 +242,13 @@ impl Vgpu {
         for unit in self.shared.engines.iter() {
             unit.forget(self.id());
         }
+        for slot in &self.lanes {
+            // What was being prepared found its lane stopped and is gone.
+            drop(lock(&slot.shadows));
+        }
         self.shared.windows.forget_vgpu(self.id());
         for slot in &self.lanes {
-            lock(&slot.lane).clear_shadows();
+            *lock(&slot.shadows) = Shadows::default();
         }
         if self.tables.clear() {
             self.map.abandon();

@@ -11,6 +11,7 @@ mod site;
 
 use std::sync::Arc;
 
+use gen8::cmd::mi_op;
 use gen8::csb::Descriptor;
 use gen8::{Engine, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
@@ -22,8 +23,8 @@ use crate::ppgtt::{RootPin, ShadowTables};
 use crate::switch::Effects;
 use crate::windows::{Key, Pin, What, Windows, entry};
 pub use error::PrepareError;
-use image::Image;
 pub use image::ImageError;
+use image::{Image, Ring};
 pub use shadow::Shadow;
 use shadow::{ShadowRing, read_ring, write_ring};
 use site::Placed;
@@ -291,13 +292,14 @@ impl Workload {
     /// head, control, run time, and what changed of the GPU's own part.
     /// Addresses in it stay the guest's. Returns the bytes written.
     ///
-    /// A guest that took the page away meanwhile gets nothing.
-    pub fn write_back(&self, map: &GuestMap) -> usize {
+    /// A guest that took the page away meanwhile gets nothing. `tail` is where
+    /// it has the ring end now: [`Self::guest_tail`], or behind no-ops after that.
+    pub fn write_back(&self, map: &GuestMap, tail: u32) -> usize {
         let mut bytes = [0; PAGE_SIZE];
         self.registers.read(0, &mut bytes);
         // It ran to its end, which in the guest's ring is the tail.
         let head = lrc::RING_HEAD * 4;
-        bytes[head..head + 4].copy_from_slice(&self.guest_tail.to_le_bytes());
+        bytes[head..head + 4].copy_from_slice(&tail.to_le_bytes());
         let mut written = 0;
         let mut put = |at: usize, len: usize| {
             let data = &bytes[at..at + len];
@@ -326,16 +328,34 @@ fn changed(before: &[u8], after: &[u8], start: usize) -> Option<(usize, usize)> 
     Some((first * 4, last * 4 + 4))
 }
 
-/// Where the ring of the context that `descriptor` names ends: what the guest
-/// has in its image now. `None` when the image is not there.
+/// Bytes behind a tail that are looked at, at most: two commands are what i915
+/// moves it by.
+const NOTHING_BYTES: u32 = 64;
+
+/// Where the ring of the context that `descriptor` names ends now, if there is
+/// nothing between `tail` and that but commands that do nothing: i915's are
+/// MI_ARB_CHECK and MI_NOOP (Linux `gt/gen8_engine_cs.c:gen8_emit_wa_tail`).
 #[must_use]
-pub fn ring_tail(source: &Source<'_>, descriptor: Descriptor) -> Option<u32> {
+pub fn no_more_than(
+    source: &Source<'_>,
+    engine: Engine,
+    descriptor: Descriptor,
+    tail: u32,
+) -> Option<u32> {
     let page = descriptor.register_page() >> 12;
     let gpa = translate(source.table, page).ok()?.address()?;
-    let at = u64::try_from(lrc::RING_TAIL * 4).ok()?;
-    let mut bytes = [0; 4];
-    source.map.read(gpa.checked_add(at)?, &mut bytes).ok()?;
-    Some(u32::from_le_bytes(bytes) & lrc::TAIL_OFFSET)
+    let mut bytes = [0; PAGE_SIZE];
+    source.map.read(gpa, &mut bytes).ok()?;
+    let ring = Image::new(engine, &bytes).ring().ok()?;
+    let rest = Ring { head: tail, ..ring };
+    if tail >= ring.size || rest.pending() > NOTHING_BYTES {
+        return None;
+    }
+    let mut words = vec![0; usize::try_from(rest.pending() / 4).ok()?];
+    read_ring(source, &rest, &mut words).ok()?;
+    let idle = [mi_op::NOOP << 23, mi_op::ARB_CHECK << 23];
+    let nothing = words.iter().all(|w| idle.contains(w));
+    nothing.then_some(ring.tail)
 }
 
 fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn>, NotMapped> {

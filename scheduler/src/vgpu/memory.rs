@@ -3,8 +3,9 @@
 use gen8::Engine;
 use guest_memory::PAGE_SIZE;
 
-use super::Vgpu;
+use super::{LaneSlot, Vgpu};
 use crate::sync::lock;
+use crate::workload::Shadow;
 
 /// What vgpud holds for one vGPU, in KiB. Each part has a limit: tables and
 /// windows those of [`VgpuConfig`](super::VgpuConfig), rings and register
@@ -40,7 +41,7 @@ const fn kib(bytes: usize) -> usize {
 impl Vgpu {
     /// What is held for it now.
     pub(super) fn memory(&self) -> MemoryView {
-        let pages = |lane: &super::LaneSlot| lock(&lane.lane).own_pages();
+        let pages = |lane: &LaneSlot| lock(&lane.shadows).iter().map(Shadow::pages).sum::<usize>();
         let rings: usize = self.lanes.iter().map(pages).sum();
         let tables_kib = kib(self.tables.counts().tables * TABLE_BYTES);
         let rings_kib = kib(rings * PAGE_SIZE);
