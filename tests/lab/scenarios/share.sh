@@ -53,6 +53,7 @@ stage "$window s of both at work"
 snapshot before
 sleep $window
 snapshot after
+[ "$LAB_DEVICE" = 1 ] && timeout 60 vgpuctl trace -n 2000 >/results/trace.txt 2>&1
 
 stage "both stop"
 for name in g1 g2; do
