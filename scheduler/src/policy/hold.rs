@@ -6,6 +6,10 @@
 //! debt would grow instead of being paid. So the engine is held: only for
 //! one who is not known to stay away, only against work that is longer than
 //! that by far, and the time counts as its own.
+//!
+//! To keep the second slot free behind who runs costs less: at worst the
+//! engine stands still for an interrupt when that is over. So there it does not
+//! matter how long the pauses are.
 
 use std::time::Duration;
 
@@ -26,6 +30,8 @@ const PART: i128 = 16;
 const MOST: i128 = 4_000_000;
 /// Slices that must be owed.
 const OWED: i128 = 2;
+/// Work that is worth an interrupt's time many times over, in nanoseconds.
+const LONG: i128 = 4_000_000;
 
 /// The engine is kept free.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +81,9 @@ impl Policy {
     pub(super) fn hold_for(&self, next: &Claim, now: Duration) -> Option<Hold> {
         if let Some(runs) = self.flights.front() {
             let claim = self.claims.get(&runs.vgpu)?;
-            return worth(claim, next).then_some(Hold {
+            let takes = next.expected();
+            let cheap = takes >= LONG || claim.pauses.patience(takes).is_some();
+            return (cheap && owes(claim, next)).then_some(Hold {
                 vgpu: runs.vgpu,
                 until: None,
             });
@@ -85,19 +93,17 @@ impl Policy {
         let patience = claim.pauses.patience(next.expected())?;
         let patience = Duration::from_nanos(u64::try_from(patience).unwrap_or(0));
         let until = claim.pauses.left?.saturating_add(patience);
-        (until > now && worth(claim, next)).then_some(Hold {
+        (until > now && owes(claim, next)).then_some(Hold {
             vgpu,
             until: Some(until),
         })
     }
 }
 
-/// Whether `next` owes so much to one that is away, or about to be, and would
-/// take so long, that it is better to wait.
-fn worth(away: &Claim, next: &Claim) -> bool {
+/// Whether `next` owes much to one that is away, or about to be.
+fn owes(away: &Claim, next: &Claim) -> bool {
     let owed = next.key() - away.key();
     away.state == State::Idle
         && away.class() == next.class()
         && owed > away.virtual_time(away.slice() * OWED)
-        && away.pauses.patience(next.expected()).is_some()
 }

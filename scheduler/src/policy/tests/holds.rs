@@ -33,6 +33,22 @@ fn for_who_is_away_for_long_nothing_is_held() {
     }
 }
 
+/// Guests with two workloads each at most, both long; drivers take a while to
+/// hear of an end, and now and then too long. The heavier one's next must still
+/// find room behind its own.
+#[test]
+fn weights_hold_for_drivers_slow_to_answer() {
+    for answer in [ms(1), ms(10), ms(30)] {
+        let mut s = Simulation::new(2);
+        let load = || Load::steady(ms(80)).driven(2, answer).sleeping(8, ms(82));
+        let a = s.guest(weight(100), load());
+        let b = s.guest(weight(300), load());
+        s.run(ms(40_000));
+        let ratio = s.total(b).as_secs_f64() / s.total(a).as_secs_f64();
+        assert!((2.8..3.2).contains(&ratio), "{answer:?}: {ratio}");
+    }
+}
+
 #[test]
 fn short_work_fills_pauses() {
     for slots in [1, 2] {

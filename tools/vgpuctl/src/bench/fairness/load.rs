@@ -87,8 +87,17 @@ pub struct Stream {
 pub struct Load {
     pub share: Share,
     pub streams: Vec<Stream>,
-    /// After so many batches it sleeps for so long.
-    pub bursts: Option<(u32, Duration)>,
+    /// It sleeps at times.
+    pub bursts: Option<Bursts>,
+}
+
+/// Batches and sleep in turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Bursts {
+    pub batches: u32,
+    pub sleep: Duration,
+    /// How long it sleeps before the first: they are not to keep in step.
+    pub first: Duration,
 }
 
 impl Load {
@@ -166,21 +175,27 @@ impl Plan {
     }
 
     /// Two milliseconds of work, then sleep, so that all together want the
-    /// engine one and a half times. The one to compare with does not sleep.
+    /// engine twice; who is alone, and the one to compare with, does not sleep.
     pub fn bursty(count: u32) -> Self {
         const BATCHES: u32 = 4;
         let one = Load::steady();
         let work = Duration::from_nanos(Piece::Fill(128).work_ns()) * BATCHES;
-        let period = work * count * 2 / 3;
-        let sleep = period.saturating_sub(work);
-        let load = Load {
-            bursts: (!sleep.is_zero()).then_some((BATCHES, sleep)),
+        let sleep = match count {
+            1 => Duration::ZERO,
+            _ => (work * count / 2).saturating_sub(work).max(work / 2),
+        };
+        let load = |number| Load {
+            bursts: (!sleep.is_zero()).then_some(Bursts {
+                batches: BATCHES,
+                sleep,
+                first: sleep * number / count,
+            }),
             ..one.clone()
         };
         Self {
             name: "bursty",
+            all: (0..count).map(load).collect(),
             one,
-            all: (0..count).map(|_| load.clone()).collect(),
             spinner: false,
         }
     }
