@@ -11,6 +11,7 @@ mod site;
 
 use std::sync::Arc;
 
+use gen8::cmd::mi_op;
 use gen8::csb::Descriptor;
 use gen8::{Engine, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
@@ -317,16 +318,38 @@ fn changed(before: &[u8], after: &[u8], start: usize) -> Option<(usize, usize)> 
     Some((first * 4, last * 4 + 4))
 }
 
-/// Where the ring of the context that `descriptor` names ends: what the guest
-/// has in its image now. `None` when the image is not there.
+/// The most that [`nothing_behind`] looks at, bytes.
+const PADDING: u32 = 64;
+
+/// Whether the context that `descriptor` names has nothing to run behind
+/// `tail` in its ring now, or only commands that do nothing. Linux i915 ends a
+/// request with MI_ARB_CHECK and MI_NOOP, leaves them out at first, and adds
+/// them when it loads the running context again, with another one behind it
+/// (`gt/gen8_engine_cs.c:gen8_emit_wa_tail`,
+/// `gt/intel_execlists_submission.c:execlists_dequeue`).
 #[must_use]
-pub fn ring_tail(source: &Source<'_>, descriptor: Descriptor) -> Option<u32> {
-    let page = descriptor.register_page() >> 12;
-    let gpa = translate(source.table, page).ok()?.address()?;
-    let at = u64::try_from(lrc::RING_TAIL * 4).ok()?;
-    let mut bytes = [0; 4];
-    source.map.read(gpa.checked_add(at)?, &mut bytes).ok()?;
-    Some(u32::from_le_bytes(bytes) & lrc::TAIL_OFFSET)
+pub fn nothing_behind(
+    source: &Source<'_>,
+    engine: Engine,
+    descriptor: Descriptor,
+    tail: u32,
+) -> bool {
+    let look = || -> Option<bool> {
+        let page = descriptor.register_page() >> 12;
+        let gpa = translate(source.table, page).ok()?.address()?;
+        let mut bytes = [0; PAGE_SIZE];
+        source.map.read(gpa, &mut bytes).ok()?;
+        let mut ring = Image::new(engine, &bytes).ring().ok()?;
+        ring.head = tail;
+        if tail >= ring.size || ring.pending() > PADDING {
+            return Some(false);
+        }
+        let mut words = vec![0; usize::try_from(ring.pending() / 4).ok()?];
+        read_ring(source, &ring, &mut words).ok()?;
+        let idle = |word: &u32| *word == mi_op::NOOP << 23 || *word == mi_op::ARB_CHECK << 23;
+        Some(words.iter().all(idle))
+    };
+    look().unwrap_or(false)
 }
 
 fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn>, NotMapped> {

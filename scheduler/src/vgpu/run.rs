@@ -25,9 +25,11 @@ impl Vgpu {
             if lane.flights().iter().any(|f| f.lrca == lrca) {
                 // Its state is with the GPU. What has no more to run than what
                 // is there already is done with that.
-                let tail = self.ring_tail(descriptor);
                 match lane.last_flight() {
-                    Some(last) if last.lrca == lrca && tail == Some(last.tail) => {
+                    Some(last)
+                        if last.lrca == lrca
+                            && self.nothing_behind(engine, descriptor, last.tail) =>
+                    {
                         last.also.push(element);
                         lane.take();
                         continue;
@@ -114,9 +116,10 @@ impl Vgpu {
             .unwrap_or(Ok(workload::Element::Empty))
     }
 
-    /// Where the ring of the guest's context ends now.
-    fn ring_tail(&self, descriptor: Descriptor) -> Option<u32> {
-        self.with_source(|source| workload::ring_tail(source, descriptor))?
+    /// Whether the guest's context has nothing more to run than up to `tail`.
+    fn nothing_behind(&self, engine: Engine, descriptor: Descriptor, tail: u32) -> bool {
+        self.with_source(|source| workload::nothing_behind(source, engine, descriptor, tail))
+            .unwrap_or(false)
     }
 
     fn refused(&self, engine: Engine, error: &PrepareError) {

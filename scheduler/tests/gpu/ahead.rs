@@ -90,6 +90,31 @@ fn a_context_loaded_again_without_more_to_do_is_done_with_what_it_did() {
 }
 
 #[test]
+fn the_end_that_a_driver_adds_when_it_loads_a_context_again_is_nothing_to_do() {
+    let host = Host::new();
+    let mut guest = host.guest(1, 256);
+    let (mut a, word) = waiting(&mut guest);
+    let mut b = guest.context(Engine::Rcs, 1);
+    let (data, address) = guest.global_page();
+    guest.emit(&mut b, &cmd::store_global(address, 7));
+    let first = guest.submit(&a, None);
+    // MI_ARB_CHECK, MI_NOOP.
+    guest.emit(&mut a, &[0x0280_0000, 0]);
+    let second = guest.submit(&a, Some(&b));
+    until_two(&host);
+    guest.memory.write_u32(word, 1).unwrap();
+    let events = without_interrupts(guest.wait(second, 1));
+    assert_eq!(events, [done(first, 0), done(second, 0), done(second, 1)]);
+    // What comes behind that end is not forgotten.
+    let (data_a, address) = guest.global_page();
+    guest.emit(&mut a, &cmd::store_global(address, 9));
+    let third = guest.submit(&a, None);
+    let events = without_interrupts(guest.wait(third, 0));
+    assert_eq!(events, [done(third, 0)]);
+    assert_eq!((guest.read(data), guest.read(data_a)), (7, 9));
+}
+
+#[test]
 fn a_refusal_comes_after_what_was_submitted_before() {
     let host = Host::new();
     let mut guest = host.guest(1, 256);
