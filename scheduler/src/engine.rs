@@ -292,6 +292,11 @@ impl EngineUnit {
         }
         let id = client.id();
         let since = self.clock.now();
+        if state.lists.idle() && state.ready.is_empty() && state.next.is_empty() {
+            // The engine waited for them.
+            let ptes = workload.cost.ptes;
+            client.counters(self.engine).ptes_late.add(ptes);
+        }
         self.trace(id, What::Ready);
         state.ready.entry(id).or_default().push_back(Job {
             client,

@@ -9,7 +9,8 @@ use crate::counters::CounterValues;
 use crate::engine::EngineView;
 use crate::ppgtt::TableCounts;
 use crate::registers::Accesses;
-use crate::windows::WindowCounts;
+use crate::vgpu::MemoryView;
+use crate::windows::{ShareCounts, WindowCounts};
 
 /// One vGPU's way to one engine.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -53,6 +54,10 @@ pub struct VgpuView {
     pub chunks: usize,
     /// Its shadow tables.
     pub tables: TableCounts,
+    /// Its part of the physical global table.
+    pub windows: ShareCounts,
+    /// What vgpud holds for it.
+    pub memory: MemoryView,
     /// Events its device model has not taken.
     pub events_waiting: usize,
     /// The last refusals, oldest first.

@@ -2,6 +2,7 @@
 
 mod config;
 mod lane;
+mod memory;
 mod run;
 mod worker;
 
@@ -24,13 +25,16 @@ use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
 use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
-use lane::{Element, Lane, LoadError};
+use lane::{Element, Lane, LoadError, Shadows};
+pub use memory::MemoryView;
 use worker::Worker;
 
 /// Refusals kept for inspection.
 const REFUSALS: usize = 16;
 
 struct LaneSlot {
+    /// Locked while an element is prepared; before the lane.
+    shadows: Mutex<Shadows>,
     lane: Mutex<Lane>,
     counters: Counters,
     registers: Arc<Mutex<RegisterFile>>,
@@ -70,6 +74,7 @@ impl Vgpu {
             table: Mutex::new(Some(table)),
             tables,
             lanes: Engine::ALL.map(|engine| LaneSlot {
+                shadows: Mutex::default(),
                 lane: Mutex::default(),
                 counters: Counters::default(),
                 registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
@@ -80,6 +85,9 @@ impl Vgpu {
             removed: AtomicBool::new(false),
             worker: Worker::default(),
         });
+        vgpu.shared
+            .windows
+            .set_limits(vgpu.id(), vgpu.config.windows);
         worker::start(&vgpu)?;
         vgpu.set_share(vgpu.config.share);
         Ok(vgpu)
@@ -234,9 +242,13 @@ impl Vgpu {
         for unit in self.shared.engines.iter() {
             unit.forget(self.id());
         }
+        for slot in &self.lanes {
+            // What was being prepared found its lane stopped and is gone.
+            drop(lock(&slot.shadows));
+        }
         self.shared.windows.forget_vgpu(self.id());
         for slot in &self.lanes {
-            lock(&slot.lane).clear_shadows();
+            *lock(&slot.shadows) = Shadows::default();
         }
         if self.tables.clear() {
             self.map.abandon();
@@ -285,6 +297,8 @@ impl Vgpu {
             share: *lock(&self.share),
             chunks: self.map.chunks(),
             tables: self.tables.counts(),
+            windows: self.shared.windows.share(self.id()),
+            memory: self.memory(),
             events_waiting: lock(&self.outbox).waiting(),
             refusals: lock(&self.refusals).iter().cloned().collect(),
             engines: Engine::ALL

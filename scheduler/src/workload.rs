@@ -23,11 +23,12 @@ use crate::ppgtt::{RootPin, ShadowTables};
 use crate::switch::Effects;
 use crate::windows::{Key, Pin, What, Windows, entry};
 pub use error::PrepareError;
-use image::Image;
 pub use image::ImageError;
+use image::{Image, Ring};
 pub use shadow::Shadow;
 use shadow::{ShadowRing, read_ring, write_ring};
-use site::{Placed, WorkloadSite};
+use site::Placed;
+pub use site::WorkloadSite;
 
 /// What a workload is made from.
 pub struct Source<'a> {
@@ -85,8 +86,8 @@ pub struct Workload {
 struct Held {
     // Windows go before the pages they show.
     ring: ShadowRing,
-    _pins: Vec<Pin>,
-    _placed: Vec<Placed>,
+    pins: Vec<Pin>,
+    placed: Vec<Placed>,
     _registers: Arc<HostPage>,
     _root: RootPin,
 }
@@ -228,8 +229,8 @@ pub fn prepare(
         guest_tail: ring.tail,
         held: Some(Held {
             ring: shadow_ring,
-            _pins: pins,
-            _placed: placed,
+            pins,
+            placed,
             _registers: registers,
             _root: root,
         }),
@@ -270,6 +271,14 @@ impl Workload {
         tail.is_some()
     }
 
+    /// The windows it needs while it runs.
+    pub fn windows(&self) -> impl Iterator<Item = &Pin> {
+        self.held.iter().flat_map(|h| {
+            let placed = h.placed.iter().map(Placed::pin);
+            std::iter::once(&h.ring.pin).chain(&h.pins).chain(placed)
+        })
+    }
+
     fn set_register(&self, index: usize, value: u32) {
         self.registers.write(index * 4, &value.to_le_bytes());
     }
@@ -283,13 +292,14 @@ impl Workload {
     /// head, control, run time, and what changed of the GPU's own part.
     /// Addresses in it stay the guest's. Returns the bytes written.
     ///
-    /// A guest that took the page away meanwhile gets nothing.
-    pub fn write_back(&self, map: &GuestMap) -> usize {
+    /// A guest that took the page away meanwhile gets nothing. `tail` is where
+    /// it has the ring end now: [`Self::guest_tail`], or behind no-ops after that.
+    pub fn write_back(&self, map: &GuestMap, tail: u32) -> usize {
         let mut bytes = [0; PAGE_SIZE];
         self.registers.read(0, &mut bytes);
         // It ran to its end, which in the guest's ring is the tail.
         let head = lrc::RING_HEAD * 4;
-        bytes[head..head + 4].copy_from_slice(&self.guest_tail.to_le_bytes());
+        bytes[head..head + 4].copy_from_slice(&tail.to_le_bytes());
         let mut written = 0;
         let mut put = |at: usize, len: usize| {
             let data = &bytes[at..at + len];
@@ -318,38 +328,34 @@ fn changed(before: &[u8], after: &[u8], start: usize) -> Option<(usize, usize)> 
     Some((first * 4, last * 4 + 4))
 }
 
-/// The most that [`nothing_behind`] looks at, bytes.
-const PADDING: u32 = 64;
+/// Bytes behind a tail that are looked at, at most: two commands are what i915
+/// moves it by.
+const NOTHING_BYTES: u32 = 64;
 
-/// Whether the context that `descriptor` names has nothing to run behind
-/// `tail` in its ring now, or only commands that do nothing. Linux i915 ends a
-/// request with MI_ARB_CHECK and MI_NOOP, leaves them out at first, and adds
-/// them when it loads the running context again, with another one behind it
-/// (`gt/gen8_engine_cs.c:gen8_emit_wa_tail`,
-/// `gt/intel_execlists_submission.c:execlists_dequeue`).
+/// Where the ring of the context that `descriptor` names ends now, if there is
+/// nothing between `tail` and that but commands that do nothing: i915's are
+/// MI_ARB_CHECK and MI_NOOP (Linux `gt/gen8_engine_cs.c:gen8_emit_wa_tail`).
 #[must_use]
-pub fn nothing_behind(
+pub fn no_more_than(
     source: &Source<'_>,
     engine: Engine,
     descriptor: Descriptor,
     tail: u32,
-) -> bool {
-    let look = || -> Option<bool> {
-        let page = descriptor.register_page() >> 12;
-        let gpa = translate(source.table, page).ok()?.address()?;
-        let mut bytes = [0; PAGE_SIZE];
-        source.map.read(gpa, &mut bytes).ok()?;
-        let mut ring = Image::new(engine, &bytes).ring().ok()?;
-        ring.head = tail;
-        if tail >= ring.size || ring.pending() > PADDING {
-            return Some(false);
-        }
-        let mut words = vec![0; usize::try_from(ring.pending() / 4).ok()?];
-        read_ring(source, &ring, &mut words).ok()?;
-        let idle = |word: &u32| *word == mi_op::NOOP << 23 || *word == mi_op::ARB_CHECK << 23;
-        Some(words.iter().all(idle))
-    };
-    look().unwrap_or(false)
+) -> Option<u32> {
+    let page = descriptor.register_page() >> 12;
+    let gpa = translate(source.table, page).ok()?.address()?;
+    let mut bytes = [0; PAGE_SIZE];
+    source.map.read(gpa, &mut bytes).ok()?;
+    let ring = Image::new(engine, &bytes).ring().ok()?;
+    let rest = Ring { head: tail, ..ring };
+    if tail >= ring.size || rest.pending() > NOTHING_BYTES {
+        return None;
+    }
+    let mut words = vec![0; usize::try_from(rest.pending() / 4).ok()?];
+    read_ring(source, &rest, &mut words).ok()?;
+    let idle = [mi_op::NOOP << 23, mi_op::ARB_CHECK << 23];
+    let nothing = words.iter().all(|w| idle.contains(w));
+    nothing.then_some(ring.tail)
 }
 
 fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn>, NotMapped> {

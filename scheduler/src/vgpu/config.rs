@@ -5,6 +5,7 @@ use vgpu_config::Share;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::TableLimits;
+use crate::windows::WindowLimits;
 
 /// What can be chosen about a vGPU.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,8 @@ pub struct VgpuConfig {
     pub map: MapLimits,
     /// Its share of shadow tables.
     pub tables: TableLimits,
+    /// Its share of the global page table.
+    pub windows: WindowLimits,
     /// What one submission may cost.
     pub audit: AuditLimits,
 }

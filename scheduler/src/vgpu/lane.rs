@@ -34,6 +34,8 @@ pub struct Flight {
     pub shadow: usize,
     /// Elements behind it that have nothing to add: done when it is.
     pub also: Vec<Element>,
+    /// It is over, and the guest's context is being brought up to date.
+    pub landing: bool,
 }
 
 struct Load {
@@ -56,6 +58,9 @@ pub enum LoadError {
     Stopped,
 }
 
+/// What a lane's elements run from.
+pub type Shadows = [Shadow; AHEAD];
+
 /// Loads, and the elements that are being run.
 #[derive(Default)]
 pub struct Lane {
@@ -67,8 +72,6 @@ pub struct Lane {
     alone: bool,
     /// Something failed; nothing runs until the guest resets the engine.
     pub stopped: bool,
-    /// What elements run from.
-    shadows: [Shadow; AHEAD],
 }
 
 impl Lane {
@@ -130,27 +133,23 @@ impl Lane {
         self.alone = true;
     }
 
-    /// A shadow that nothing runs from, and its number.
-    pub fn free_shadow(&mut self) -> Option<(usize, &mut Shadow)> {
-        let used: Vec<usize> = self.flights.iter().map(|f| f.shadow).collect();
-        let mut shadows = self.shadows.iter_mut().enumerate();
-        shadows.find(|(at, _)| !used.contains(at))
-    }
-
-    /// After preparing: what one shadow learned of the lane's contexts is
-    /// true of all.
-    pub fn share_knowledge(&mut self) {
-        Shadow::agree(&mut self.shadows);
-    }
-
-    /// Lets go of what elements run from; nothing runs.
-    pub fn clear_shadows(&mut self) {
-        self.shadows = <[Shadow; AHEAD]>::default();
+    /// The number of a shadow that nothing runs from.
+    pub fn free_shadow(&self) -> Option<usize> {
+        let used = |at: &usize| self.flights.iter().any(|f| f.shadow == *at);
+        (0..AHEAD).find(|at| !used(at))
     }
 
     /// What runs or waits at the engine, in order.
     pub const fn flights(&self) -> &VecDeque<Flight> {
         &self.flights
+    }
+
+    /// What runs from a shadow is over. Returns where its ring ends; nothing is
+    /// added to it from now on.
+    pub fn land(&mut self, shadow: usize) -> Option<u32> {
+        let flight = self.flights.iter_mut().find(|f| f.shadow == shadow)?;
+        flight.landing = true;
+        Some(flight.tail)
     }
 
     /// The last of them.
@@ -202,6 +201,7 @@ mod tests {
             tail: 0,
             shadow,
             also: Vec::new(),
+            landing: false,
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let mut seen = Vec::new();
         for shadow in [0, 1] {
             let (element, d) = lane.next().unwrap();
-            assert_eq!(lane.free_shadow().unwrap().0, shadow);
+            assert_eq!(lane.free_shadow(), Some(shadow));
             lane.take();
             lane.depart(flight(element, d, shadow));
             seen.push((element.seq, element.element, d));

@@ -16,36 +16,47 @@ use crate::sync::lock;
 use crate::workload::{self, PrepareError, Shadow, Source, Workload};
 
 impl Vgpu {
-    /// Prepares what the lane has next, as far ahead as it goes.
+    /// Prepares what the lane has next, as far ahead as it goes. The lane is
+    /// not locked meanwhile: who tells it that something ended does not wait for
+    /// a guest whose tables take long to look at.
     pub(super) fn advance(self: &Arc<Self>, engine: Engine) {
         let slot = self.slot(engine);
-        let mut lane = lock(&slot.lane);
-        while let Some((element, descriptor)) = lane.next() {
+        let mut shadows = lock(&slot.shadows);
+        loop {
+            let mut lane = lock(&slot.lane);
+            let Some((element, descriptor)) = lane.next() else {
+                return;
+            };
             let lrca = descriptor.lrca();
             if lane.flights().iter().any(|f| f.lrca == lrca) {
-                // Its state is with the GPU. What has no more to run than what
-                // is there already is done with that.
-                match lane.last_flight() {
-                    Some(last)
-                        if last.lrca == lrca
-                            && self.nothing_behind(engine, descriptor, last.tail) =>
+                let last = lane.last_flight().map(|l| (l.lrca, l.shadow, l.tail));
+                drop(lane);
+                match last {
+                    Some((last, shadow, tail))
+                        if last == lrca && self.add_nothing(engine, shadow, tail, descriptor) =>
                     {
-                        last.also.push(element);
-                        lane.take();
                         continue;
                     }
                     _ => return,
                 }
             }
-            if !lane.flights().is_empty() && self.tables.crowded() {
+            let first = lane.flights().is_empty();
+            if !first && self.tables.crowded() {
                 lane.wait_alone();
                 return;
             }
-            let Some((number, shadow)) = lane.free_shadow() else {
+            let Some(number) = lane.free_shadow() else {
                 return;
             };
-            let prepared = self.prepare(engine, shadow, descriptor);
-            lane.share_knowledge();
+            drop(lane);
+            let prepared = self.prepare(engine, &mut shadows[number], descriptor);
+            // What one shadow learned of the lane's contexts is true of all.
+            Shadow::agree(&mut *shadows);
+            let mut lane = lock(&slot.lane);
+            if lane.next() != Some((element, descriptor)) {
+                // The guest reset the engine, or something failed.
+                continue;
+            }
             match prepared {
                 Ok(workload::Element::Work(mut work)) => {
                     slot.counters.ptes_written.add(work.cost.ptes);
@@ -59,6 +70,7 @@ impl Vgpu {
                         tail: work.guest_tail(),
                         shadow: number,
                         also: Vec::new(),
+                        landing: false,
                     });
                     let client: Arc<dyn Client> = Arc::clone(self) as _;
                     let unit = &self.shared.engines[engine.index()];
@@ -77,9 +89,11 @@ impl Vgpu {
                 }
                 // What comes before it is told first, and when that is through
                 // there may be room.
-                Err(_) if !lane.flights().is_empty() => {
-                    lane.wait_alone();
-                    return;
+                Err(_) if !first => {
+                    if !lane.flights().is_empty() {
+                        lane.wait_alone();
+                        return;
+                    }
                 }
                 Err(e) => {
                     lane.take();
@@ -89,6 +103,37 @@ impl Vgpu {
                     return;
                 }
             }
+        }
+    }
+
+    /// The next element names the context that is at the GPU from `shadow`, as
+    /// far as `tail`. Whether there is nothing more to run than that: then it
+    /// is done with it. i915 loads what runs again, with a tail moved over
+    /// no-ops, each time it puts something behind it.
+    fn add_nothing(
+        &self,
+        engine: Engine,
+        shadow: usize,
+        tail: u32,
+        descriptor: Descriptor,
+    ) -> bool {
+        let after = |source: &Source<'_>| workload::no_more_than(source, engine, descriptor, tail);
+        let Some(new_tail) = self.with_source(after).flatten() else {
+            return false;
+        };
+        let mut lane = lock(&self.slot(engine).lane);
+        let Some((element, _)) = lane.next().filter(|(_, d)| *d == descriptor) else {
+            return true;
+        };
+        match lane.last_flight() {
+            Some(l) if l.shadow == shadow && l.tail == tail && !l.landing => {
+                l.tail = new_tail;
+                l.also.push(element);
+                lane.take();
+                true
+            }
+            // It is over, and the element has to be looked at anew then.
+            _ => false,
         }
     }
 
@@ -114,12 +159,6 @@ impl Vgpu {
     ) -> Result<workload::Element, PrepareError> {
         self.with_source(|source| workload::prepare(source, shadow, engine, descriptor))
             .unwrap_or(Ok(workload::Element::Empty))
-    }
-
-    /// Whether the guest's context has nothing more to run than up to `tail`.
-    fn nothing_behind(&self, engine: Engine, descriptor: Descriptor, tail: u32) -> bool {
-        self.with_source(|source| workload::nothing_behind(source, engine, descriptor, tail))
-            .unwrap_or(false)
     }
 
     fn refused(&self, engine: Engine, error: &PrepareError) {
@@ -183,8 +222,9 @@ impl Client for Vgpu {
                 self.interrupts(engine, bits);
             }
         }
-        if outcome == Outcome::Done {
-            let bytes = workload.write_back(&self.map);
+        let tail = lock(&slot.lane).land(shadow);
+        if let (Outcome::Done, Some(tail)) = (outcome, tail) {
+            let bytes = workload.write_back(&self.map, tail);
             let bytes = u64::try_from(bytes).unwrap_or(0);
             slot.counters.bytes_copied.add(bytes);
         }

@@ -45,6 +45,11 @@ impl Shadow {
         Ok(page)
     }
 
+    /// Own pages it holds.
+    pub fn pages(&self) -> usize {
+        usize::from(self.registers.is_some()) + self.ring.len()
+    }
+
     /// The ring's pages, `count` at least.
     fn ring_pages(
         &mut self,

@@ -31,16 +31,25 @@ impl Placed {
     pub const fn wrote(&self) -> u64 {
         self.pin.wrote
     }
+
+    /// The window in which the GPU finds it.
+    pub const fn pin(&self) -> &Pin {
+        &self.pin
+    }
 }
 
+/// The guest of one workload, as its audit sees it. It holds the windows and
+/// copies that the audit asked for.
 pub struct WorkloadSite<'a> {
     source: &'a Source<'a>,
-    pub pins: HashMap<(u32, u32), Pin>,
-    pub placed: Vec<Placed>,
-    pub bytes: u64,
+    pub(super) pins: HashMap<(u32, u32), Pin>,
+    pub(super) placed: Vec<Placed>,
+    pub(super) bytes: u64,
 }
 
 impl<'a> WorkloadSite<'a> {
+    /// Nothing is held yet.
+    #[must_use]
     pub fn new(source: &'a Source<'a>) -> Self {
         Self {
             source,

@@ -1,6 +1,7 @@
 //! Two elements of one guest at the engine.
 
-use gen8::{Engine, irq};
+use gen8::cmd::mi_op;
+use gen8::{Engine, irq, lrc};
 use guest_memory::GuestMemory;
 use vgpu_ring::{Event, FaultReason};
 
@@ -89,8 +90,10 @@ fn a_context_loaded_again_without_more_to_do_is_done_with_what_it_did() {
     assert_eq!(host.gpu.counters().engines[0].idles, 1);
 }
 
+/// i915 moves the tail of what runs over two commands that do nothing when it
+/// loads it again (Linux `gt/gen8_engine_cs.c:gen8_emit_wa_tail`).
 #[test]
-fn the_end_that_a_driver_adds_when_it_loads_a_context_again_is_nothing_to_do() {
+fn no_ops_behind_what_runs_do_not_keep_the_next_one_waiting() {
     let host = Host::new();
     let mut guest = host.guest(1, 256);
     let (mut a, word) = waiting(&mut guest);
@@ -98,20 +101,37 @@ fn the_end_that_a_driver_adds_when_it_loads_a_context_again_is_nothing_to_do() {
     let (data, address) = guest.global_page();
     guest.emit(&mut b, &cmd::store_global(address, 7));
     let first = guest.submit(&a, None);
-    // MI_ARB_CHECK, MI_NOOP.
-    guest.emit(&mut a, &[0x0280_0000, 0]);
+    guest.emit(&mut a, &[mi_op::ARB_CHECK << 23, mi_op::NOOP << 23]);
+    let tail = guest.image(&a, lrc::RING_TAIL);
     let second = guest.submit(&a, Some(&b));
     until_two(&host);
     guest.memory.write_u32(word, 1).unwrap();
     let events = without_interrupts(guest.wait(second, 1));
     assert_eq!(events, [done(first, 0), done(second, 0), done(second, 1)]);
-    // What comes behind that end is not forgotten.
-    let (data_a, address) = guest.global_page();
-    guest.emit(&mut a, &cmd::store_global(address, 9));
-    let third = guest.submit(&a, None);
-    let events = without_interrupts(guest.wait(third, 0));
-    assert_eq!(events, [done(third, 0)]);
-    assert_eq!((guest.read(data), guest.read(data_a)), (7, 9));
+    assert_eq!(guest.read(data), 7);
+    assert_eq!(guest.image(&a, lrc::RING_HEAD), tail);
+    let engine = host.gpu.counters().engines[0];
+    assert_eq!((engine.idles, engine.contexts), (1, 2));
+    // Anything else there is run when its turn comes.
+    guest.emit(&mut a, &cmd::store_global(address, 8));
+    guest.run(&a);
+    assert_eq!(guest.read(data), 8);
+}
+
+#[test]
+fn commands_behind_what_runs_are_run() {
+    let host = Host::new();
+    let mut guest = host.guest(1, 256);
+    let (mut a, word) = waiting(&mut guest);
+    let (data, address) = guest.global_page();
+    let first = guest.submit(&a, None);
+    guest.emit(&mut a, &[0, 0]);
+    guest.emit(&mut a, &cmd::store_global(address, 7));
+    let second = guest.submit(&a, None);
+    guest.memory.write_u32(word, 1).unwrap();
+    let events = without_interrupts(guest.wait(second, 0));
+    assert_eq!(events, [done(first, 0), done(second, 0)]);
+    assert_eq!(guest.read(data), 7);
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! `vgpuctl bench`: how fast single parts are, without Xen.
 
 mod aperture;
+mod bare;
+mod density;
 mod eventfd;
 mod fairness;
+mod gtt;
 mod mmio;
 mod nowhere;
 mod ring;
+mod scan;
 mod spread;
 mod switch;
 mod verify;
@@ -25,6 +29,9 @@ enum Bench {
     Mmio(mmio::Args),
     Aperture(aperture::Args),
     Fairness(fairness::Args),
+    Density(density::Args),
+    Gtt(gtt::Args),
+    Scan(scan::Args),
     Switch(switch::Args),
     Verify(verify::Args),
 }
@@ -39,6 +46,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Mmio(args) => mmio::run(args),
         Bench::Aperture(args) => aperture::run(args),
         Bench::Fairness(args) => fairness::run(args),
+        Bench::Density(args) => density::run(args),
+        Bench::Gtt(args) => gtt::run(args),
+        Bench::Scan(args) => scan::run(args),
         Bench::Switch(args) => switch::run(args),
         Bench::Verify(args) => verify::run(args),
     }

@@ -13,8 +13,8 @@
 //! until their interrupt, and keep two batches of each stream on their way.
 
 mod crowd;
-mod load;
-mod measure;
+pub mod load;
+pub mod measure;
 mod rogues;
 mod worker;
 

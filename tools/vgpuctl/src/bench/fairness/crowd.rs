@@ -34,6 +34,8 @@ pub struct Did {
     pub busy_ns: [u64; Engine::COUNT],
     /// How many of its batches waited how long at most, in nanoseconds.
     pub waits: Vec<(u64, u64)>,
+    /// Results that were not what they should be.
+    pub mismatches: u64,
 }
 
 /// The moment's order.
@@ -139,23 +141,32 @@ pub struct Crowd<'a> {
     work: &'a [Tally],
 }
 
-/// Work that came back to a guest, by engine.
-pub type Tally = [AtomicU64; Engine::COUNT];
+/// What came back to a guest.
+#[derive(Default)]
+pub struct Tally {
+    /// Work, by engine.
+    pub work_ns: [AtomicU64; Engine::COUNT],
+    /// Results that were not what they should be.
+    pub mismatches: AtomicU64,
+}
 
 impl Crowd<'_> {
-    /// Starts a guest on `host` for each of `loads`, and calls `measure`.
+    /// Starts a guest like `kind` on `host` for each of `loads`, and calls
+    /// `measure`.
     pub fn with<R>(
         host: &SimHost,
         loads: &[Load],
+        kind: &SimGuestConfig,
         measure: impl FnOnce(&Crowd<'_>) -> anyhow::Result<R>,
     ) -> anyhow::Result<R> {
+        let last = u64::try_from(kind.frames)?;
         let start = |load: &Load| {
             let config = SimGuestConfig {
                 share: load.share,
                 // Many threads that look for requests take the CPUs from
                 // each other.
                 spin: Duration::ZERO,
-                ..SimGuestConfig::default()
+                ..kind.clone()
             };
             SimGuest::start(host, &config)
         };
@@ -166,7 +177,7 @@ impl Crowd<'_> {
             for (number, ((guest, load), tally)) in (1..).zip(guests.iter().zip(loads).zip(&work)) {
                 let gate = &gate;
                 let run = move || {
-                    if let Err(e) = live(guest, load, tally, gate) {
+                    if let Err(e) = live(guest, last, load, tally, gate) {
                         gate.fail(e.context(format!("guest {number}")));
                     }
                 };
@@ -189,6 +200,11 @@ impl Crowd<'_> {
             gate.order(Order::Leave);
             result
         })
+    }
+
+    /// The guests.
+    pub const fn guests(&self) -> &[SimGuest] {
+        self.guests
     }
 
     /// Has everyone work, and measures for `window` after `lead` has passed.
@@ -224,17 +240,23 @@ impl Crowd<'_> {
         let work: Vec<[u64; Engine::COUNT]> = self
             .work
             .iter()
-            .map(|w| [0, 1, 2, 3].map(|e: usize| w[e].load(Relaxed)))
+            .map(|w| w.work_ns.each_ref().map(|n| n.load(Relaxed)))
             .collect();
-        let one = |(guest, work_ns): (&SimGuest, _)| {
+        let one = |((guest, work_ns), tally): ((&SimGuest, _), &Tally)| {
             let lanes = guest.lanes();
             Did {
                 work_ns,
                 busy_ns: lanes.each_ref().map(|l| l.values.busy_ns),
                 waits: lanes.into_iter().flat_map(|l| l.waits).collect(),
+                mismatches: tally.mismatches.load(Relaxed),
             }
         };
-        self.guests.iter().zip(work).map(one).collect()
+        self.guests
+            .iter()
+            .zip(work)
+            .zip(self.work)
+            .map(one)
+            .collect()
     }
 }
 
@@ -257,13 +279,20 @@ impl Did {
             work_ns: less(self.work_ns, before.work_ns),
             busy_ns: less(self.busy_ns, before.busy_ns),
             waits: waits.into_iter().filter(|(_, n)| *n > 0).collect(),
+            // Those of the lead count too.
+            mismatches: self.mismatches,
         }
     }
 }
 
 /// One guest from boot to its end.
-fn live(guest: &SimGuest, load: &Load, tally: &Tally, gate: &Gate) -> anyhow::Result<()> {
-    let last = u64::try_from(SimGuestConfig::default().frames)?;
+fn live(
+    guest: &SimGuest,
+    last: u64,
+    load: &Load,
+    tally: &Tally,
+    gate: &Gate,
+) -> anyhow::Result<()> {
     let driver = Driver::start(guest, Frames::new(FIRST_FRAME, last), 1)
         .context("its driver does not start")?;
     let mut worker = Worker::new(driver, load, tally);

@@ -39,7 +39,7 @@ impl Piece {
     /// Its commands, for a buffer. `number` shows in what they leave there.
     pub fn given(self, slot: &Slot, number: u32) -> Given {
         let mut batch = Batch::new();
-        let kind = match self {
+        let (kind, changed) = match self {
             Self::Fill(kib) => {
                 let to = Surface {
                     address: slot.data_va,
@@ -57,20 +57,22 @@ impl Piece {
                     batch.fill(&to, rect, number);
                     left -= rect.h;
                 }
-                Kind::Blits
+                (Kind::Blits, PITCH / 4)
             }
             Self::Stores(count) => {
                 for i in 0..count {
                     batch.store_u32(slot.data_va + u64::from(i) * 4, number);
                 }
-                Kind::Stores
+                (Kind::Stores, count.min(PITCH / 4))
             }
         };
         batch.end();
         Given {
             kind,
             batch: batch.finish(),
-            after: number.to_le_bytes().repeat(16),
+            after: number
+                .to_le_bytes()
+                .repeat(usize::try_from(changed).unwrap_or(0)),
         }
     }
 }

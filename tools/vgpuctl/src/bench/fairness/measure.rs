@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use gen8::Engine;
 use serde::Serialize;
-use sim_host::{SimHost, SimHostConfig};
+use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 use vgpu_sched::histogram;
 
 use super::crowd::{Crowd, Disturbed, Sample};
@@ -81,12 +81,34 @@ pub struct Figures {
     pub wait_us_p50: Spread,
     /// Likewise.
     pub wait_us_p99: Spread,
+    /// Results that were not what they should be.
+    pub mismatches: u64,
 }
 
 /// Measures a plan.
 pub fn plan(plan: &Plan, effort: &Effort) -> anyhow::Result<Figures> {
+    let figures = plan_of(plan, effort, &SimGuestConfig::default(), &mut |_| ())?;
+    ensure!(
+        figures.mismatches == 0,
+        "{} wrong results",
+        figures.mismatches
+    );
+    Ok(figures)
+}
+
+/// Has a look at guests that worked.
+type Look<'a> = &'a mut dyn FnMut(&[SimGuest]);
+
+/// Measures a plan with guests of a kind, and has a look at them after the
+/// last round.
+pub fn plan_of(
+    plan: &Plan,
+    effort: &Effort,
+    kind: &SimGuestConfig,
+    look: Look<'_>,
+) -> anyhow::Result<Figures> {
     let mischief = plan.spinner.then_some(Mischief::Spins);
-    Ok(together(plan, mischief, effort)?.0)
+    Ok(together(plan, mischief, effort, kind, look)?.0)
 }
 
 /// What many do beside a rogue, by what one vGPU alone does, and how many
@@ -96,7 +118,9 @@ pub fn beside_rogue(
     mischief: Mischief,
     effort: &Effort,
 ) -> anyhow::Result<(Spread, u64)> {
-    let (figures, times) = together(&Plan::equal(count), Some(mischief), effort)?;
+    let plan = Plan::equal(count);
+    let kind = SimGuestConfig::default();
+    let (figures, times) = together(&plan, Some(mischief), effort, &kind, &mut |_| ())?;
     Ok((figures.throughput_vs_one, times))
 }
 
@@ -106,11 +130,13 @@ fn together(
     plan: &Plan,
     mischief: Option<Mischief>,
     effort: &Effort,
+    kind: &SimGuestConfig,
+    look: Look<'_>,
 ) -> anyhow::Result<(Figures, u64)> {
     let mut attempt = 1;
     let mut effort = *effort;
     loop {
-        match undisturbed(plan, mischief, &effort) {
+        match undisturbed(plan, mischief, &effort, kind, look) {
             Err(e) if e.is::<Disturbed>() && attempt < ATTEMPTS => {
                 attempt += 1;
                 effort.run_limit *= 2;
@@ -124,13 +150,15 @@ fn undisturbed(
     plan: &Plan,
     mischief: Option<Mischief>,
     effort: &Effort,
+    kind: &SimGuestConfig,
+    look: Look<'_>,
 ) -> anyhow::Result<(Figures, u64)> {
     // Only what never ends needs a limit.
     let limit = (mischief == Some(Mischief::Spins)).then_some(effort.run_limit);
     let (alone, crowded) = (host(None)?, host(limit)?);
     let (mut rounds, mut times) = (Rounds::default(), 0);
-    Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
-        Crowd::with(&crowded, &plan.all, |all| {
+    Crowd::with(&alone, std::slice::from_ref(&plan.one), kind, |one| {
+        Crowd::with(&crowded, &plan.all, kind, |all| {
             for _ in 0..effort.rounds {
                 let alone = one.measure(Effort::lead(1), effort.window(1))?;
                 // Nothing to compare with.
@@ -139,6 +167,7 @@ fn undisturbed(
                 times += did;
                 rounds.add(&plan.all, &alone, &together);
             }
+            look(all.guests());
             Ok(())
         })
     })?;
@@ -149,12 +178,13 @@ fn undisturbed(
 pub fn idle_neighbours(idle: u32, effort: &Effort) -> anyhow::Result<Spread> {
     let (alone, crowded) = (host(None)?, host(None)?);
     let load = [Load::steady()];
+    let kind = SimGuestConfig::default();
     let mut ratios = Vec::new();
     // The idle ones have drivers, which wait for work.
     let idle: Vec<Load> = (0..idle).map(|_| Load::steady()).collect();
-    Crowd::with(&alone, &load, |one| {
-        Crowd::with(&crowded, &idle, |_| {
-            Crowd::with(&crowded, &load, |busy| {
+    Crowd::with(&alone, &load, &kind, |one| {
+        Crowd::with(&crowded, &idle, &kind, |_| {
+            Crowd::with(&crowded, &load, &kind, |busy| {
                 for _ in 0..effort.rounds + 2 {
                     let alone = one.measure(Effort::lead(1), effort.window(1))?;
                     let beside = busy.measure(Effort::lead(1), effort.window(1))?;
@@ -205,6 +235,7 @@ struct Rounds {
     jain: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
+    mismatches: u64,
 }
 
 impl Rounds {
@@ -213,6 +244,8 @@ impl Rounds {
         self.one.push(utilization(loads, alone));
         self.all.push(utilization(loads, together));
         self.jain.push(jain_of(loads, together));
+        let guests = alone.guests.iter().chain(&together.guests);
+        self.mismatches = guests.map(|g| g.mismatches).sum();
         let mut waits = BTreeMap::new();
         for &(ns, n) in together.guests.iter().flat_map(|g| &g.waits) {
             *waits.entry(ns).or_insert(0) += n;
@@ -234,6 +267,7 @@ impl Rounds {
             jain: Spread::of(self.jain),
             wait_us_p50: Spread::of(self.p50),
             wait_us_p99: Spread::of(self.p99),
+            mismatches: self.mismatches,
         }
     }
 }

@@ -81,10 +81,16 @@ impl<'a> Worker<'a> {
 
     fn wait(&mut self) -> anyhow::Result<()> {
         for finished in self.driver.wait()? {
-            finished.result?;
             let engine = finished.engine.index();
             let work = self.under_way[engine].pop_front();
-            self.tally[engine].fetch_add(work.context("more came back than left")?, Relaxed);
+            let work = work.context("more came back than left")?;
+            match finished.result {
+                Ok(()) => _ = self.tally.work_ns[engine].fetch_add(work, Relaxed),
+                Err(e) => {
+                    eprintln!("{e}");
+                    self.tally.mismatches.fetch_add(1, Relaxed);
+                }
+            }
         }
         Ok(())
     }
