@@ -205,7 +205,7 @@ impl Guest {
 
     /// The workload is through.
     pub fn finish(&self, workload: &Workload) {
-        workload.write_back(&self.map);
+        workload.write_back(&self.map, workload.guest_tail());
     }
 
     /// Pages its global table maps.
