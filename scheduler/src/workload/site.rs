@@ -63,13 +63,14 @@ impl<'a> WorkloadSite<'a> {
 /// Copies dwords from one page of the guest's global table.
 pub fn read_dwords(source: &Source<'_>, address: u32, dwords: &mut [u32]) -> Result<(), NotMapped> {
     let gfn = translate(source.table, address >> 12)?;
-    let no_memory = NotMapped::NoMemory {
-        address: address & !0xfff,
-        gfn,
-    };
-    let gpa = gfn.address().ok_or(no_memory)? + u64::from(address & 0xfff);
+    let page = address & !0xfff;
+    let none = NotMapped::NoMemory { address: page, gfn };
+    let gpa = gfn.address().ok_or(none)? + u64::from(address & 0xfff);
     let mut bytes = vec![0; dwords.len() * 4];
-    source.map.read(gpa, &mut bytes).map_err(|_| no_memory)?;
+    source
+        .map
+        .read(gpa, &mut bytes)
+        .map_err(|e| NotMapped::unread(page, gfn, &e))?;
     for (d, b) in dwords.iter_mut().zip(bytes.as_chunks::<4>().0) {
         *d = u32::from_le_bytes(*b);
     }
