@@ -4,6 +4,7 @@
 //! from the copies: a shadow register page, a shadow ring, shadow tables.
 //! The rest of the image is the guest's own pages.
 
+mod buffers;
 mod error;
 mod image;
 mod shadow;
@@ -146,7 +147,7 @@ pub fn prepare(
     // The commands.
     let mut words = vec![0; usize::try_from(ring.pending() / 4).unwrap_or(0)];
     read_ring(source, &ring, &mut words)?;
-    let mut site = WorkloadSite::new(source);
+    let mut site = WorkloadSite::with_buffers(source, &mut shadow.buffers);
     let mut auditor = Auditor::new(engine, &mut site, source.limits);
     if shadow.unaudited {
         auditor.may_be_predicated();

@@ -55,13 +55,10 @@ impl Buffers {
     }
 
     /// A free one of so many pages.
-    pub fn take(
-        &mut self,
-        source: &Source<'_>,
-        pages: usize,
-    ) -> Result<Arc<Buffer>, OutOfPages> {
-        let fits = |b: &&mut Arc<Buffer>| b.pages.len() == pages && Arc::get_mut(b).is_some();
-        if let Some(free) = self.0.iter_mut().find(fits) {
+    pub fn take(&mut self, source: &Source<'_>, pages: usize) -> Result<Arc<Buffer>, OutOfPages> {
+        let mut all = self.0.iter_mut();
+        let free = all.position(|b| b.pages.len() == pages && Arc::get_mut(b).is_some());
+        if let Some(free) = free.and_then(|at| self.0.get(at)) {
             return Ok(Arc::clone(free));
         }
         let new = Arc::new(Buffer::new(source, pages)?);

@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::*;
 
 mod away;
+mod copies;
+mod rig;
 
 #[test]
 fn a_guest_chooses_values_of_its_register_page_and_nothing_else() {
