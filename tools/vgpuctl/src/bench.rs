@@ -15,6 +15,7 @@ mod switch;
 mod verify;
 
 use clap::Subcommand;
+use serde::Serialize;
 
 /// Measures a part, without Xen.
 #[derive(clap::Args)]
@@ -52,4 +53,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Switch(args) => switch::run(args),
         Bench::Verify(args) => verify::run(args),
     }
+}
+
+/// Prints a report as JSON for programs, or as text for people.
+fn show<R: Serialize>(
+    json: bool,
+    report: &R,
+    text: impl FnOnce(&R) -> String,
+) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{}", text(report));
+    }
+    Ok(())
 }
