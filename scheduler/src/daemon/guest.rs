@@ -225,11 +225,12 @@ impl Guest {
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
         };
         let ggtt = ggtt.map(|gfn| if gfn.is_some() { "ram" } else { "trapped" });
+        let failure = lock(&self.failure).clone();
         json!({
             "domid": entry.domid,
             "vgpu": entry.vgpu,
             "state": entry.state,
-            "failure": *lock(&self.failure),
+            "failure": failure,
             "ggtt": ggtt,
             "processes": {
                 "qemu": entry.qemu_pid,
