@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use gen8::Engine;
 
-use crate::core::Core;
+use crate::core::{Core, Reach};
 use crate::counters::count;
+use crate::observer::Why;
 use crate::ppgtt::{self, Tlb};
 
 /// Which table translates an address.
@@ -80,7 +81,13 @@ impl Memory {
                 let mapping = match self.tlb.get(address) {
                     Some(m) => m,
                     None => {
-                        let m = ppgtt::walk(self.core.dma(), self.root, address)
+                        let by = Reach {
+                            engine: self.engine,
+                            why: Why::Tables,
+                            global: false,
+                        };
+                        let load = |at, raw: &mut [u8]| self.core.dma_read(by, at, raw);
+                        let m = ppgtt::walk(load, self.root, address)
                             .map_err(|_| fault)?
                             .ok_or(fault)?;
                         self.tlb.put(address, m);
@@ -103,12 +110,32 @@ impl Memory {
         }
     }
 
+    const fn reach(&self, why: Why, space: Space) -> Reach {
+        Reach {
+            engine: self.engine,
+            why,
+            global: matches!(space, Space::Ggtt),
+        }
+    }
+
+    /// Reads what a command asks for.
     pub(crate) fn read(
         &mut self,
         space: Space,
         address: u64,
         buf: &mut [u8],
     ) -> Result<(), AddressFault> {
+        self.read_for(Why::Data, space, address, buf)
+    }
+
+    pub(crate) fn read_for(
+        &mut self,
+        why: Why,
+        space: Space,
+        address: u64,
+        buf: &mut [u8],
+    ) -> Result<(), AddressFault> {
+        let by = self.reach(why, space);
         let mut at = Self::canonical(space, address);
         let mut rest = buf;
         while !rest.is_empty() {
@@ -116,7 +143,7 @@ impl Memory {
             rest = tail;
             if let Some(bus) = self.bus(space, at, false)? {
                 self.core
-                    .dma_read(bus, part)
+                    .dma_read(by, bus, part)
                     .map_err(|_| AddressFault { address: at, space })?;
             }
             at = Self::canonical(space, Self::next_page(at));
@@ -124,13 +151,25 @@ impl Memory {
         Ok(())
     }
 
+    /// Writes what a command asks for.
     pub(crate) fn write(
         &mut self,
         space: Space,
         address: u64,
         data: &[u8],
     ) -> Result<(), AddressFault> {
+        self.write_for(Why::Data, space, address, data)
+    }
+
+    pub(crate) fn write_for(
+        &mut self,
+        why: Why,
+        space: Space,
+        address: u64,
+        data: &[u8],
+    ) -> Result<(), AddressFault> {
         self.touched = true;
+        let by = self.reach(why, space);
         let mut at = Self::canonical(space, address);
         let mut rest = data;
         while !rest.is_empty() {
@@ -138,7 +177,7 @@ impl Memory {
             rest = tail;
             if let Some(bus) = self.bus(space, at, true)? {
                 self.core
-                    .dma_write(bus, part)
+                    .dma_write(by, bus, part)
                     .map_err(|_| AddressFault { address: at, space })?;
             }
             at = Self::canonical(space, Self::next_page(at));
