@@ -144,11 +144,11 @@ impl Streamer {
             return Ok(self.fetch.dword(&mut self.memory, Space::Ggtt, at, limit)?);
         }
         let b = self.batch();
+        let at = b.at.wrapping_add(u64::from(i) * 4);
         let limit = match self.flow {
-            Flow::Indirect(end) => end.saturating_sub(b.at),
+            Flow::Indirect(end) => end.saturating_sub(at),
             _ => u64::MAX,
         };
-        let at = b.at.wrapping_add(u64::from(i) * 4);
         Ok(self.fetch.dword(&mut self.memory, b.space(), at, limit)?)
     }
 
