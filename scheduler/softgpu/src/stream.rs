@@ -195,7 +195,7 @@ impl Streamer {
             _ => {}
         }
         let client = dw0 >> 29;
-        let pipe_control = dw0 >> 16 == 0x7a00;
+        let pipe_control = command.name == "PIPE_CONTROL";
         if client == 3 && !pipe_control {
             // 3D and media state: nothing here draws.
             self.advance(n);
