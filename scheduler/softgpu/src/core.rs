@@ -24,6 +24,7 @@ pub(crate) struct Reach {
     pub(crate) engine: Engine,
     pub(crate) why: Why,
     pub(crate) global: bool,
+    pub(crate) address: u64,
 }
 
 pub(crate) struct Core {
@@ -93,14 +94,17 @@ impl Core {
                 engine,
                 why,
                 global,
+                address,
             } = by;
             observer.reached(&Access {
                 engine,
                 why,
                 global,
                 write,
+                address,
                 bus,
                 len,
+                header: self.ring(engine, ring::IPEHR),
             });
         }
     }
@@ -138,6 +142,7 @@ impl Core {
                 engine,
                 why: Why::Status,
                 global: true,
+                address: page.into(),
             };
             let written = self
                 .dma_write(by, at, &entry)

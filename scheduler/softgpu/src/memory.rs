@@ -85,6 +85,7 @@ impl Memory {
                             engine: self.engine,
                             why: Why::Tables,
                             global: false,
+                            address,
                         };
                         let load = |at, raw: &mut [u8]| self.core.dma_read(by, at, raw);
                         let m = ppgtt::walk(load, self.root, address)
@@ -110,11 +111,12 @@ impl Memory {
         }
     }
 
-    const fn reach(&self, why: Why, space: Space) -> Reach {
+    const fn reach(&self, why: Why, space: Space, address: u64) -> Reach {
         Reach {
             engine: self.engine,
             why,
             global: matches!(space, Space::Ggtt),
+            address,
         }
     }
 
@@ -135,13 +137,13 @@ impl Memory {
         address: u64,
         buf: &mut [u8],
     ) -> Result<(), AddressFault> {
-        let by = self.reach(why, space);
         let mut at = Self::canonical(space, address);
         let mut rest = buf;
         while !rest.is_empty() {
             let (part, tail) = rest.split_at_mut(Self::in_page(at, rest.len()));
             rest = tail;
             if let Some(bus) = self.bus(space, at, false)? {
+                let by = self.reach(why, space, at);
                 self.core
                     .dma_read(by, bus, part)
                     .map_err(|_| AddressFault { address: at, space })?;
@@ -169,13 +171,13 @@ impl Memory {
         data: &[u8],
     ) -> Result<(), AddressFault> {
         self.touched = true;
-        let by = self.reach(why, space);
         let mut at = Self::canonical(space, address);
         let mut rest = data;
         while !rest.is_empty() {
             let (part, tail) = rest.split_at(Self::in_page(at, rest.len()));
             rest = tail;
             if let Some(bus) = self.bus(space, at, true)? {
+                let by = self.reach(why, space, at);
                 self.core
                     .dma_write(by, bus, part)
                     .map_err(|_| AddressFault { address: at, space })?;

@@ -30,10 +30,14 @@ pub struct Access {
     pub global: bool,
     /// Whether it wrote.
     pub write: bool,
-    /// Where: a bus address.
+    /// The graphics address; 0 where there is none.
+    pub address: u64,
+    /// Where that is: a bus address.
     pub bus: u64,
     /// Bytes, which do not cross a page.
     pub len: usize,
+    /// The header of the command that runs, or ran last (IPEHR).
+    pub header: u32,
 }
 
 /// Who is told of each access. Only tests may have one: a driver could not.

@@ -132,8 +132,10 @@ mod tests {
             why,
             global,
             write,
+            address: 0,
             bus,
             len,
+            header: 0,
         }
     }
 
