@@ -218,9 +218,13 @@ impl Guest {
         let entry = self.entry();
         // Asked under the lock: whoever ends the vGPU must find itself with
         // the last handle of it.
-        let (scheduler, ggtt) = match lock(&self.running).as_ref() {
-            Some(r) => (Some(r.vgpu.tree()), Some(r.vgpu.table_gfn())),
-            None => (None, None),
+        let (scheduler, ggtt, slowed_ns) = match lock(&self.running).as_ref() {
+            Some(r) => (
+                Some(r.vgpu.tree()),
+                Some(r.vgpu.table_gfn()),
+                r.worker.slowed_ns(),
+            ),
+            None => (None, None, 0),
         };
         let device = match (&scheduler, self.dm.tree()) {
             (None, _) => Value::Null,
@@ -243,6 +247,7 @@ impl Guest {
             "rings": {
                 "requests": entry.requests,
                 "events": self.fate.sent(),
+                "slowed_ns": slowed_ns,
             },
             "scheduler": scheduler,
             "device": device,

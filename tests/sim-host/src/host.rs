@@ -18,6 +18,8 @@ pub struct SimHostConfig {
     /// How long a workload may hold an engine; the scheduler's default if
     /// `None`.
     pub run_limit: Option<Duration>,
+    /// Rings are read as fast as they are filled, to compare with.
+    pub reads_all: bool,
     /// Nanoseconds each command takes an engine; 0 for as fast as it can.
     pub command_cost_ns: u32,
     /// Nanoseconds that drawing 1 KiB takes, likewise.
@@ -30,6 +32,7 @@ pub struct SimHost {
     scheduler: Scheduler,
     gpu: Arc<SoftGpu>,
     xen: FakeXen,
+    reads_all: bool,
 }
 
 impl SimHost {
@@ -60,6 +63,7 @@ impl SimHost {
             scheduler,
             gpu,
             xen: FakeXen::new(),
+            reads_all: config.reads_all,
         })
     }
 
@@ -67,6 +71,11 @@ impl SimHost {
     #[must_use]
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Whether rings are read as fast as they are filled.
+    pub(crate) const fn reads_all(&self) -> bool {
+        self.reads_all
     }
 
     /// The hypervisor.

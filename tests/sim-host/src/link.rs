@@ -15,6 +15,7 @@ use vgpu_ring::{
 };
 use vgpu_sched::events::{EventSink, Full};
 use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::reading::Allowance;
 use vgpu_sched::scheduler::Handle;
 use vgpu_sched::vgpu::VgpuConfig;
 use xen_glue::TableFrames;
@@ -138,15 +139,22 @@ impl Link {
         )?;
         let handle = Arc::new(handle);
         let stop = Arc::new(AtomicBool::new(false));
+        let bounded = !host.reads_all();
         let thread = std::thread::Builder::new()
             .name(format!("vgpu{id}"))
             .spawn({
                 let (handle, stop, failure) = (handle.clone(), stop.clone(), failure.clone());
                 move || {
                     let mut serve = || -> anyhow::Result<()> {
+                        let mut allowance = bounded.then(Allowance::new);
                         while !stop.load(Ordering::SeqCst) {
                             while let Some(request) = requests.pop()? {
                                 handle.handle(request)?;
+                                if let Some(pause) = allowance.as_mut().and_then(Allowance::served)
+                                    && !stop.load(Ordering::SeqCst)
+                                {
+                                    std::thread::park_timeout(pause);
+                                }
                             }
                             handle.flush_events();
                             handle.usable()?;
@@ -190,10 +198,11 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         self.bell.ring();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("a vGPU's worker panicked");
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("a vGPU's worker panicked");
+            }
         }
     }
 }
