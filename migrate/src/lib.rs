@@ -60,6 +60,7 @@
 #![forbid(unsafe_code)]
 
 pub mod adaptive;
+pub mod connection;
 mod detect;
 mod nh;
 mod page;
