@@ -68,7 +68,8 @@ install_programs() {
 
 # start_vgpud: our daemon, until it takes connections; sets $vgpud_pid.
 start_vgpud() {
-    RUST_LOG=${RUST_LOG:-info} vgpud >/results/vgpud.log 2>&1 &
+    # shellcheck disable=SC2086 # an option and its value
+    RUST_LOG=${RUST_LOG:-info} vgpud ${LAB_SHADOW:+--shadow-mode $LAB_SHADOW} >/results/vgpud.log 2>&1 &
     vgpud_pid=$!
     tries=0
     until [ -S /run/vgpud.sock ]; do
@@ -78,6 +79,16 @@ start_vgpud() {
         [ $tries -gt 100 ] && { finish "vgpud made no /run/vgpud.sock within 20 s"; return 1; }
         sleep 0.2
     done
+}
+
+# vgpu_line [KEY=VALUE]: the line of a guest's config that gives it our device,
+# if the run has one.
+vgpu_line() {
+    [ "$LAB_DEVICE" = 1 ] || return 0
+    # bdw is the default, and so is left out.
+    gpu=
+    [ "$LAB_GPU" = bdw ] || gpu=",gpu=$LAB_GPU"
+    echo "vgpu = [\"slot=10$gpu${1:+,$1}\"]"
 }
 
 guest_log() { echo "/var/log/xen/console/guest-$1.log"; }

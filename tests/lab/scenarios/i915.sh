@@ -6,9 +6,8 @@ boot_limit=300
 [ "$LAB_SHORT" = 1 ] && mmio_rounds=10 || mmio_rounds=50
 
 config() { # NAME
-    [ "$LAB_DEVICE" = 1 ] && vgpu='vgpu = ["type=bdw,slot=10"]'
     # A device of QEMU's own, to compare register reads with.
-    guest_config "$1" '"-device", "edu,addr=0x11"' "$vgpu"
+    guest_config "$1" '"-device", "edu,addr=0x11"' "$(vgpu_line)"
 }
 
 # memory TAG: peak and present resident size of our processes, KiB; every
@@ -40,9 +39,9 @@ memory probe
 stage "g1: register reads, ours and QEMU's"
 guest_do g1 300 i915 mmio $mmio_rounds
 
-while read -r program subtest seconds; do
-    stage "g1: igt $program@$subtest"
-    guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtest" "$seconds"
+while read -r program subtests seconds environment; do
+    stage "g1: igt $program@$subtests"
+    guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtests" "$seconds" "$environment"
 done </lab/igt.list
 guest_do g1 120 i915 report
 inspect g1 igt

@@ -29,8 +29,7 @@ for guest in "g1 100" "g2 300"; do
     name=${guest% *}
     weight=${guest#* }
     fact "weight/$name" "$weight"
-    [ "$LAB_DEVICE" = 1 ] && vgpu="vgpu = [\"type=bdw,slot=10,weight=$weight\"]"
-    guest_config "$name" "" "$vgpu"
+    guest_config "$name" "" "$(vgpu_line "weight=$weight")"
     stage "xl create $name, weight $weight"
     guest_create "$name"
     stage "guest $name boots"

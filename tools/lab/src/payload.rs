@@ -12,6 +12,7 @@ use crate::check::igt;
 use crate::handover;
 use crate::image::{GuestKernel, Images, Initrd, KernelImage};
 use crate::program;
+use crate::scenario::{Form, Gpu, Shadow};
 
 /// Our programs as dom0 sees them, and the crate that builds each.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -86,8 +87,12 @@ pub struct Settings<'a> {
     pub guest_programs: &'a [GuestProgram],
     /// Kernels that guests boot besides dom0's.
     pub kernels: &'a [(GuestKernel, KernelImage)],
-    /// Fewer tests and rounds.
-    pub short: bool,
+    /// How much is run.
+    pub form: Form,
+    /// How vgpud follows page tables; nothing for its default.
+    pub shadow: Option<Shadow>,
+    /// The device guests get.
+    pub gpu: Gpu,
     /// Leave it to QEMU's boot ROM to load the guests' kernel.
     pub plain_boot: bool,
     /// Seconds until dom0 gives up by itself and brings back what it has.
@@ -140,14 +145,16 @@ impl Payload {
             boot.stage(&dom0, &folder, &image.kernel(), &image.modules()?)?;
             copy_tree(&image.module_folder(), &guest.join("modules"))?;
         }
-        fs::write(dom0.join("igt.list"), igt::list(settings.short))?;
+        fs::write(dom0.join("igt.list"), igt::list(settings.form))?;
         fs::write(
             dom0.join("settings"),
             format!(
-                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_TIMEOUT={}\n",
+                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_TIMEOUT={}\n",
                 settings.scenario,
                 u8::from(settings.device),
-                u8::from(settings.short),
+                u8::from(settings.form == Form::Short),
+                settings.shadow.map_or("", Shadow::name),
+                settings.gpu.name(),
                 settings.timeout
             ),
         )?;

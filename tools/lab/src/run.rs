@@ -18,7 +18,7 @@ use crate::facts::Facts;
 use crate::image::{Images, KernelImage};
 use crate::machine::{self, Console};
 use crate::payload::{self, Payload, Settings};
-use crate::scenario::{self, Scenario};
+use crate::scenario::{self, Form, Gpu, Scenario, Shadow};
 
 /// How long before the end dom0 stops by itself, to bring logs back.
 const DOM0_GIVES_UP_BEFORE: Duration = Duration::from_secs(60);
@@ -29,6 +29,15 @@ pub struct Options {
     /// Fewer tests and rounds, all the same checks (for CI).
     #[arg(long)]
     short: bool,
+    /// The short form and tests of memory and page tables.
+    #[arg(long, conflicts_with = "short")]
+    extended: bool,
+    /// How vgpud follows guests' page tables, instead of its default.
+    #[arg(long, value_enum)]
+    shadow: Option<Shadow>,
+    /// The device guests get.
+    #[arg(long, value_enum, default_value = "bdw")]
+    gpu: Gpu,
     /// Do not build our programs first; take target/release as it is.
     #[arg(long)]
     no_build: bool,
@@ -41,6 +50,16 @@ pub struct Options {
     /// Seconds for the whole run, instead of the scenario's own limit.
     #[arg(long)]
     timeout: Option<u64>,
+}
+
+impl Options {
+    fn form(&self) -> Form {
+        match (self.short, self.extended) {
+            (true, _) => Form::Short,
+            (false, true) => Form::Extended,
+            (false, false) => Form::Full,
+        }
+    }
 }
 
 /// How the machine's part of a run ended.
@@ -84,7 +103,9 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
         device,
         guest_programs: scenario.guest_programs,
         kernels: &kernels,
-        short: options.short,
+        form: options.form(),
+        shadow: options.shadow,
+        gpu: options.gpu,
         plain_boot: options.plain_boot,
         timeout: timeout
             .saturating_sub(DOM0_GIVES_UP_BEFORE)
@@ -123,7 +144,7 @@ fn conclude(
     took: Duration,
     out: &Path,
 ) -> anyhow::Result<bool> {
-    let verdict = (scenario.judge)(facts, options.short);
+    let verdict = (scenario.judge)(facts, options.form());
     let mut failures: Vec<String> = reason(end, took).into_iter().collect();
     failures.extend(verdict.failures);
     let passed = failures.is_empty();
@@ -132,6 +153,11 @@ fn conclude(
         keys.insert("passed".into(), json!(passed));
         keys.insert("failures".into(), json!(failures));
         keys.insert("total_seconds".into(), json!(took.as_secs()));
+        if scenario.device {
+            keys.insert("gpu".into(), json!(options.gpu.name()));
+            let shadow = options.shadow.map_or("default", Shadow::name);
+            keys.insert("shadow".into(), json!(shadow));
+        }
     }
     let path = write_json(out, "result.json", &result)?;
     if let Some(details) = verdict.details {

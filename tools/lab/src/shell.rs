@@ -9,6 +9,7 @@ use crate::cache::Cache;
 use crate::image::Images;
 use crate::machine::{self, Console};
 use crate::payload::{self, GPU_WORK, MMIO_LATENCY, Payload, Settings};
+use crate::scenario::{Form, Gpu};
 
 /// What the prompt's guests get.
 const PROGRAMS: [payload::GuestProgram; 2] = [MMIO_LATENCY, GPU_WORK];
@@ -32,7 +33,9 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
         device,
         guest_programs: if device { &PROGRAMS } else { &[] },
         kernels: &[],
-        short: false,
+        form: Form::Full,
+        shadow: None,
+        gpu: Gpu::Bdw,
         plain_boot: false,
         timeout: 0,
     };

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::Verdict;
 use super::igt::{self, Outcome, Outcomes};
 use crate::facts::{Facts, Report};
+use crate::scenario::Form;
 
 /// The engines of a Broadwell GT2 as i915 names them.
 const ENGINES: [&str; 4] = ["bcs0", "rcs0", "vcs0", "vecs0"];
@@ -210,7 +211,7 @@ fn over(name: &str, mib: Option<f64>, allowed: f64) -> Option<String> {
 }
 
 impl Seen {
-    fn new(facts: &Facts, short: bool) -> Self {
+    fn new(facts: &Facts, form: Form) -> Self {
         let (g1, g2) = (facts.guest("g1"), facts.guest("g2"));
         let dom0 = &facts.dom0;
         let mut engines: Vec<String> = g1.block("engines").to_vec();
@@ -221,7 +222,7 @@ impl Seen {
             engines,
             i915_errors: errors(&g1).zip(errors(&g2)).map(|(a, b)| [a, b].concat()),
             connector: connector(&g1, "HDMI-A-1"),
-            igt: igt::outcomes(&g1, short, timing(&g1, "mmio/qemu").map(|t| t.median)),
+            igt: igt::outcomes(&g1, form, timing(&g1, "mmio/qemu").map(|t| t.median)),
             two_guests: [("g1", &g1), ("g2", &g2)]
                 .map(|(name, guest)| (name, igt::outcome(guest, "both", "gem_exec_store", "basic")))
                 .to_vec(),
@@ -276,7 +277,7 @@ impl Seen {
         })
     }
 
-    fn details(&self, facts: &Facts) -> Value {
+    fn details(&self, facts: &Facts, form: Form) -> Value {
         let subtests: Map<String, Value> = self
             .igt
             .iter()
@@ -292,6 +293,7 @@ impl Seen {
         let guest = facts.guest("g1");
         json!({
             "igt_subtests": subtests,
+            "igt_seconds": igt::seconds(&guest, form),
             "igt_version": guest.get("igt-version"),
             "guest_kernel": guest.get("kernel"),
             "xen_version": facts.dom0.get("xen-version"),
@@ -306,11 +308,11 @@ impl Seen {
 }
 
 /// Judges the run by [`CHECKS`].
-pub fn judge(facts: &Facts, short: bool) -> Verdict {
-    let seen = Seen::new(facts, short);
+pub fn judge(facts: &Facts, form: Form) -> Verdict {
+    let seen = Seen::new(facts, form);
     Verdict {
         result: seen.result(),
-        details: Some(seen.details(facts)),
+        details: Some(seen.details(facts, form)),
         files: Vec::new(),
         failures: failures(&seen),
     }

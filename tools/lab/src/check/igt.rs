@@ -1,183 +1,14 @@
-//! Tests of igt-gpu-tools: which are run, and what their output means.
+//! Tests of igt-gpu-tools: what their output means.
+
+mod list;
 
 use std::collections::BTreeMap;
 
+pub use list::list;
+use list::{Pace, TESTS, Test};
+
 use crate::facts::Report;
-
-/// One test program and what is run of it.
-pub struct Test {
-    /// The program.
-    pub name: &'static str,
-    /// Its subtests for the short form.
-    short: &'static [&'static str],
-    /// Those that the full form adds.
-    full: &'static [&'static str],
-    /// Seconds for each subtest. Emulated, a submission takes some
-    /// milliseconds instead of some microseconds.
-    timeout: u32,
-    /// What some of its subtests give themselves, whatever `timeout` says.
-    pace: Option<Pace>,
-}
-
-/// A number of requests that a subtest wants done in a time of its own, and
-/// that it says so when they are not.
-struct Pace {
-    requests: f64,
-    seconds: f64,
-    complaint: &'static str,
-}
-
-/// Trapped accesses that no device model can spare i915 for a request alone
-/// on its engine: four to load it, five in the interrupt handler, one to
-/// order its reading of the status buffer.
-const ACCESSES: f64 = 10.0;
-
-impl Pace {
-    /// Why this host cannot keep the pace, if QEMU's own devices show that:
-    /// `access_us` is what one access to such a one takes.
-    fn beyond(&self, access_us: f64) -> Option<String> {
-        let least = self.requests * ACCESSES * access_us / 1e6;
-        (least > self.seconds).then(|| {
-            format!(
-                "wants {} requests in {} s; the {ACCESSES} accesses of each alone take {least:.0} s \
-                 at the {access_us:.0} us of QEMU's own device here",
-                self.requests, self.seconds
-            )
-        })
-    }
-}
-
-/// The tests: Intel's own "bat" choice of each program, or its basic subtests
-/// where bat has none. The full form adds subtests that need no spinning
-/// batch, no preemption and no reset.
-pub const TESTS: &[Test] = &[
-    Test {
-        name: "core_auth",
-        short: &["basic-auth", "getclient-simple"],
-        full: &["getclient-master-drop", "many-magics"],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_basic",
-        short: &["bad-close", "create-close", "create-fd-close"],
-        full: &[],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_create",
-        short: &[
-            "create-invalid-size",
-            "create-valid-nonaligned",
-            "create-size-update",
-        ],
-        full: &["create-massive"],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_exec_basic",
-        short: &["basic"],
-        full: &[],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_exec_store",
-        short: &["basic"],
-        full: &["dword", "cachelines", "pages"],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_ctx_create",
-        short: &["basic"],
-        full: &["basic-files"],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_ctx_exec",
-        short: &["basic", "basic-invalid-context"],
-        full: &[],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_sync",
-        // `idle` does what the basic ones do, engine by engine, and takes the
-        // time it needs.
-        short: &["idle"],
-        full: &[
-            "basic-all",
-            "basic-each",
-            "basic-store-all",
-            "basic-store-each",
-        ],
-        timeout: 300,
-        // igt-gpu-tools `tests/intel/gem_sync.c`: 1024 rounds of the four
-        // engines before it first looks at the clock, and 10 s beyond the 2.
-        pace: Some(Pace {
-            requests: 4096.0,
-            seconds: 12.0,
-            complaint: "Timed out waiting for children",
-        }),
-    },
-    Test {
-        name: "gem_exec_nop",
-        short: &["basic-series"],
-        full: &["basic-parallel", "basic-sequential"],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_exec_parallel",
-        short: &["basic"],
-        full: &["engines"],
-        timeout: 240,
-        pace: None,
-    },
-    Test {
-        name: "gem_linear_blits",
-        short: &["basic"],
-        full: &[],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_softpin",
-        short: &["allocator-basic", "safe-alignment"],
-        full: &[
-            "allocator-basic-reserve",
-            "invalid",
-            "zero",
-            "softpin",
-            "overlap",
-            "reverse",
-        ],
-        timeout: 120,
-        pace: None,
-    },
-];
-
-impl Test {
-    fn subtests(&self, short: bool) -> impl Iterator<Item = &'static str> {
-        let more: &[&str] = if short { &[] } else { self.full };
-        self.short.iter().chain(more).copied()
-    }
-}
-
-/// The list that the scenario's script reads: `NAME SUBTEST SECONDS` lines.
-pub fn list(short: bool) -> String {
-    let mut text = String::new();
-    for test in TESTS {
-        for subtest in test.subtests(short) {
-            text.push_str(&format!("{} {subtest} {}\n", test.name, test.timeout));
-        }
-    }
-    text
-}
+use crate::scenario::Form;
 
 /// How a subtest, or a program's subtests together, came out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,13 +41,13 @@ impl Outcome {
     }
 }
 
-/// What `guest` reported under `tag` for one subtest.
-pub fn outcome(guest: &Report, tag: &str, name: &str, subtest: &str) -> Outcome {
-    let Some(exit) = guest.get(&format!("{tag}-exit/{name}@{subtest}")) else {
+/// What `guest` reported under `tag` for one run of a program.
+pub fn outcome(guest: &Report, tag: &str, name: &str, run: &str) -> Outcome {
+    let Some(exit) = guest.get(&format!("{tag}-exit/{name}@{run}")) else {
         return Outcome::Fail("did not end".into());
     };
     let status = exit.split(' ').next().unwrap_or(exit);
-    let output = guest.block(&format!("{tag}/{name}@{subtest}"));
+    let output = guest.block(&format!("{tag}/{name}@{run}"));
     // Exit codes of igt-gpu-tools `lib/igt_core.h`; 124 and 137 are timeout's.
     match status {
         "0" => Outcome::Success,
@@ -224,6 +55,55 @@ pub fn outcome(guest: &Report, tag: &str, name: &str, subtest: &str) -> Outcome 
         "79" => Outcome::Fail("no such subtest".into()),
         "124" | "137" => Outcome::Fail("timed out".into()),
         code => Outcome::Fail(format!("exit code {code}: {}", failure(output))),
+    }
+}
+
+/// The subtests of one run, each by its own line of the output. A run that
+/// went wrong otherwise, or that has no such line, counts under the name of
+/// the subtest it was in, else its own.
+fn subtests(guest: &Report, name: &str, run: &str) -> Vec<(String, Outcome)> {
+    let output = guest.block(&format!("igt/{name}@{run}"));
+    let mut found = Vec::new();
+    let mut begun = None;
+    let mut from = 0;
+    for (at, line) in output.iter().enumerate() {
+        if let Some(subtest) = line.strip_prefix("Starting subtest: ") {
+            begun = Some(subtest.trim());
+            from = at;
+        } else if let Some((subtest, result)) = ended(line) {
+            let said = output.get(from..at).unwrap_or_default();
+            found.push((subtest.to_owned(), by_word(result, said, output)));
+            begun = None;
+        }
+    }
+    let whole = outcome(guest, "igt", name, run);
+    let told = found.iter().any(|(_, o)| matches!(o, Outcome::Fail(_)));
+    if found.is_empty() || (matches!(whole, Outcome::Fail(_)) && !told) {
+        found.push((begun.unwrap_or(run).to_owned(), whole));
+    }
+    found
+}
+
+/// Subtest and result of a line `Subtest NAME: RESULT (TIME)`.
+fn ended(line: &str) -> Option<(&str, &str)> {
+    let (name, rest) = line.strip_prefix("Subtest ")?.split_once(": ")?;
+    Some((name, rest.split(' ').next()?))
+}
+
+/// `said` is the output of the subtest, `output` that of the whole run: what
+/// is skipped before it begins says why only once.
+fn by_word(result: &str, said: &[String], output: &[String]) -> Outcome {
+    match result {
+        "SUCCESS" => Outcome::Success,
+        "SKIP" => {
+            let reason = skip_reason(said);
+            Outcome::Skip(if reason.is_empty() {
+                skip_reason(output)
+            } else {
+                reason
+            })
+        }
+        word => Outcome::Fail(format!("{word}: {}", failure(said))),
     }
 }
 
@@ -261,23 +141,63 @@ fn failure(output: &[String]) -> String {
 }
 
 /// Each program's subtests as `guest` reported them.
-pub type Outcomes = BTreeMap<&'static str, BTreeMap<&'static str, Outcome>>;
+pub type Outcomes = BTreeMap<&'static str, BTreeMap<String, Outcome>>;
 
-/// All tests of the short or full form. `access_us` is what one access to a
-/// device of QEMU's took in this run.
-pub fn outcomes(guest: &Report, short: bool, access_us: Option<f64>) -> Outcomes {
-    let of = |test: &Test, subtest| {
-        let outcome = outcome(guest, "igt", test.name, subtest);
-        let output = guest.block(&format!("igt/{}@{subtest}", test.name));
-        paced(outcome, output, test.pace.as_ref(), access_us)
+/// All tests of a form. `access_us` is what one access to a device of QEMU's
+/// took in this run.
+pub fn outcomes(guest: &Report, form: Form, access_us: Option<f64>) -> Outcomes {
+    let of_run = |test: &Test, run: &'static str| {
+        let output = guest.block(&format!("igt/{}@{run}", test.name));
+        let judged = subtests(guest, test.name, run).into_iter();
+        let judged: Vec<_> = judged
+            .map(|(subtest, outcome)| {
+                let outcome = paced(outcome, output, test.pace.as_ref(), access_us);
+                let outcome = unexpected(outcome, &subtest, test);
+                (subtest, outcome)
+            })
+            .collect();
+        judged
     };
     TESTS
         .iter()
+        .filter(|test| test.runs(form).next().is_some())
         .map(|test| {
-            let each = test.subtests(short).map(|s| (s, of(test, s))).collect();
-            (test.name, each)
+            let each = test.runs(form).flat_map(|run| of_run(test, run));
+            (test.name, each.collect())
         })
         .collect()
+}
+
+/// Seconds that each run took in the guest.
+pub fn seconds(guest: &Report, form: Form) -> BTreeMap<String, f64> {
+    let took = |test: &Test, run: &str| {
+        let exit = guest.get(&format!("igt-exit/{}@{run}", test.name))?;
+        let mut times = exit.split(' ').skip(1).map(str::parse::<f64>);
+        let (start, end) = (times.next()?.ok()?, times.next()?.ok()?);
+        Some(((end - start) * 100.0).round() / 100.0)
+    };
+    TESTS
+        .iter()
+        .flat_map(|test| test.runs(form).map(move |run| (test, run)))
+        .filter_map(|(test, run)| Some((format!("{}@{run}", test.name), took(test, run)?)))
+        .collect()
+}
+
+/// A skip that the list of tests does not name with its reason is a failure.
+fn unexpected(outcome: Outcome, subtest: &str, test: &Test) -> Outcome {
+    let Outcome::Skip(reason) = &outcome else {
+        return outcome;
+    };
+    let named = test
+        .skips
+        .iter()
+        .any(|(name, why)| *name == subtest && reason.contains(why));
+    let paced = test.pace.is_some() && reason.starts_with("wants ");
+    if named || paced {
+        outcome
+    } else {
+        Outcome::Fail(format!("skipped: {reason}"))
+    }
 }
 
 /// A failure that says only that the host is slower than the subtest allows
@@ -300,8 +220,8 @@ fn paced(
 
 /// One program's subtests together: the first failure, else success if any
 /// succeeded, else the first skip.
-pub fn together(subtests: &BTreeMap<&'static str, Outcome>) -> Outcome {
-    let with_name = |(name, outcome): (&&str, &Outcome)| match outcome {
+pub fn together(subtests: &BTreeMap<String, Outcome>) -> Outcome {
+    let with_name = |(name, outcome): (&String, &Outcome)| match outcome {
         Outcome::Success => Outcome::Success,
         Outcome::Skip(reason) => Outcome::Skip(reason.clone()),
         Outcome::Fail(reason) => Outcome::Fail(format!("{name}: {reason}")),
@@ -360,11 +280,68 @@ mod tests {
     }
 
     #[test]
+    fn each_subtest_of_a_run_is_judged_by_its_own_line() {
+        let of = |status, output| subtests(&report(status, output), "t", "s");
+        let named = |name: &str, outcome| (name.to_owned(), outcome);
+        let two = "Starting subtest: a\nSubtest a: SUCCESS (0.1s)\nStarting subtest: b\n";
+        let skip = format!("{two}Test requirement: more\nSubtest b: SKIP (0.0s)");
+        assert_eq!(
+            of("0", &skip),
+            [
+                named("a", Outcome::Success),
+                named("b", Outcome::Skip("more".into()))
+            ]
+        );
+        let fail = format!("{two}x: Failed assertion: c\nSubtest b: FAIL (0.0s)");
+        assert_eq!(
+            of("98", &fail),
+            [
+                named("a", Outcome::Success),
+                named("b", Outcome::Fail("FAIL: x: Failed assertion: c".into()))
+            ]
+        );
+        assert_eq!(
+            of("124", two),
+            [
+                named("a", Outcome::Success),
+                named("b", Outcome::Fail("timed out".into()))
+            ]
+        );
+        // Skipped before either began.
+        assert_eq!(
+            of(
+                "77",
+                "Test requirement: gem\nSubtest a: SKIP\nSubtest b: SKIP"
+            ),
+            [
+                named("a", Outcome::Skip("gem".into())),
+                named("b", Outcome::Skip("gem".into()))
+            ]
+        );
+        assert_eq!(of("0", "no such line"), [named("s", Outcome::Success)]);
+    }
+
+    #[test]
+    fn a_skip_has_to_be_on_the_list() {
+        let test = TESTS.iter().find(|t| !t.skips.is_empty()).unwrap();
+        let (subtest, why) = test.skips[0];
+        let skip = |reason: &str| Outcome::Skip(reason.to_owned());
+        assert_eq!(unexpected(skip(why), subtest, test), skip(why));
+        assert!(!unexpected(skip(why), "another", test).passes());
+        assert!(!unexpected(skip("another"), subtest, test).passes());
+    }
+
+    #[test]
     fn a_program_is_as_good_as_its_worst_subtest() {
         let skip = Outcome::Skip("why".into());
         let fail = Outcome::Fail("bad".into());
         let of = |list: &[(&'static str, &Outcome)]| {
-            together(&list.iter().map(|(n, o)| (*n, (*o).clone())).collect())
+            together(
+                &list
+                    .iter()
+                    .map(|(n, o)| ((*n).to_owned(), (*o).clone()))
+                    .collect(),
+            )
         };
         assert_eq!(
             of(&[("a", &skip), ("b", &Outcome::Success)]),
@@ -411,19 +388,5 @@ mod tests {
             ),
             fail()
         );
-    }
-
-    #[test]
-    fn the_short_form_runs_every_program() {
-        let short = list(true);
-        for test in TESTS {
-            assert!(
-                short
-                    .lines()
-                    .any(|l| l.starts_with(&format!("{} ", test.name)))
-            );
-        }
-        assert!(list(false).starts_with("core_auth basic-auth 60\n"));
-        assert!(list(false).len() > short.len());
     }
 }

@@ -7,6 +7,7 @@ use super::Verdict;
 use super::work::Work;
 use super::{i915, teardown};
 use crate::facts::Facts;
+use crate::scenario::Form;
 
 /// Guests, the recording each gives, and how its kernel's version starts.
 const RECORDINGS: [(&str, &str, &str); 2] = [
@@ -36,7 +37,7 @@ fn values<'a>(engines: &'a Map<String, Value>, engine: &str) -> Option<&'a Map<S
 }
 
 /// Judges the run; its recordings are files.
-pub fn judge(facts: &Facts, _short: bool) -> Verdict {
+pub fn judge(facts: &Facts, _form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     let mut failures = Vec::new();
     let mut result = Map::new();

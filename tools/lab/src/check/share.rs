@@ -6,6 +6,7 @@ use super::Verdict;
 use super::work::Work;
 use super::{i915, teardown};
 use crate::facts::{Facts, Report};
+use crate::scenario::Form;
 
 /// How far the ratio of GPU times may be from that of the weights.
 const TOLERANCE: f64 = 0.10;
@@ -79,7 +80,7 @@ fn window(dom0: &Report) -> Option<f64> {
 }
 
 /// Judges the run.
-pub fn judge(facts: &Facts, short: bool) -> Verdict {
+pub fn judge(facts: &Facts, form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     let engine = dom0.get("engine").unwrap_or("none");
     let mut failures = Vec::new();
@@ -92,7 +93,10 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
         ([Ok(light), Ok(heavy)], [Some(w1), Some(w2)], Some(seconds)) => {
             let busy = (light.busy_ns + heavy.busy_ns) / 1e9 / seconds;
             let ratio = heavy.busy_ns / light.busy_ns;
-            let tolerance = if short { SHORT_TOLERANCE } else { TOLERANCE };
+            let tolerance = match form {
+                Form::Short => SHORT_TOLERANCE,
+                Form::Extended | Form::Full => TOLERANCE,
+            };
             failures.extend(share_wrong(busy, ratio, w2 / w1, tolerance));
             Some((ratio, busy, *light, *heavy))
         }

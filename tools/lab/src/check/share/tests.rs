@@ -53,7 +53,7 @@ fn verdict(dom0: &str, g1: &str, g2: &str) -> Verdict {
     };
     facts.add_guest("g1", Report::parse(g1));
     facts.add_guest("g2", Report::parse(g2));
-    judge(&facts, false)
+    judge(&facts, Form::Full)
 }
 
 #[test]

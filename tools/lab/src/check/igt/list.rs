@@ -1,0 +1,330 @@
+//! Which tests of igt-gpu-tools are run.
+
+use crate::scenario::Form;
+
+/// One test program and what is run of it. Each entry of the three lists is
+/// one run of the program: a subtest, or a choice of several by igt's patterns
+/// (`*`, and after a comma `!` for all but).
+pub struct Test {
+    /// The program.
+    pub name: &'static str,
+    /// What the short form runs, and all others.
+    short: &'static [&'static str],
+    /// What the extended form adds, and the full one has.
+    extended: &'static [&'static str],
+    /// What the full form adds.
+    full: &'static [&'static str],
+    /// Seconds for each run. Emulated, a submission takes some milliseconds
+    /// instead of some microseconds.
+    timeout: u32,
+    /// What some of its subtests give themselves, whatever `timeout` says.
+    pub pace: Option<Pace>,
+    /// Subtests that may be skipped, and the requirement that is not met then.
+    pub skips: &'static [(&'static str, &'static str)],
+    /// Whether igt is told that the system is a slow, simulated one; it then
+    /// takes smaller buffers.
+    simulated: bool,
+}
+
+/// A number of requests that a subtest wants done in a time of its own, and
+/// that it says so when they are not.
+pub struct Pace {
+    /// How many.
+    pub requests: f64,
+    /// The time it gives them.
+    pub seconds: f64,
+    /// What it says.
+    pub complaint: &'static str,
+}
+
+/// Trapped accesses that no device model can spare i915 for a request alone
+/// on its engine: four to load it, five in the interrupt handler, one to
+/// order its reading of the status buffer.
+const ACCESSES: f64 = 10.0;
+
+impl Pace {
+    /// Why this host cannot keep the pace, if QEMU's own devices show that:
+    /// `access_us` is what one access to such a one takes.
+    pub fn beyond(&self, access_us: f64) -> Option<String> {
+        let least = self.requests * ACCESSES * access_us / 1e6;
+        (least > self.seconds).then(|| {
+            format!(
+                "wants {} requests in {} s; the {ACCESSES} accesses of each alone take {least:.0} s \
+                 at the {access_us:.0} us of QEMU's own device here",
+                self.requests, self.seconds
+            )
+        })
+    }
+}
+
+/// What most tests are.
+const PLAIN: Test = Test {
+    name: "",
+    short: &[],
+    extended: &[],
+    full: &[],
+    timeout: 120,
+    pace: None,
+    skips: &[],
+    simulated: false,
+};
+
+/// The tests: Intel's own "bat" choice of each program, or its basic subtests
+/// where bat has none. The full form adds subtests that need no spinning
+/// batch, no preemption and no reset.
+pub const TESTS: &[Test] = &[
+    Test {
+        name: "core_auth",
+        short: &["basic-auth", "getclient-simple"],
+        full: &["getclient-master-drop", "many-magics"],
+        timeout: 60,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_basic",
+        short: &["bad-close", "create-close", "create-fd-close"],
+        timeout: 60,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_create",
+        short: &[
+            "create-invalid-size",
+            "create-valid-nonaligned",
+            "create-size-update",
+        ],
+        full: &["create-massive"],
+        timeout: 60,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_exec_basic",
+        short: &["basic"],
+        timeout: 60,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_exec_store",
+        short: &["basic"],
+        full: &["dword", "cachelines", "pages"],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_ctx_create",
+        short: &["basic"],
+        full: &["basic-files"],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_ctx_exec",
+        short: &["basic", "basic-invalid-context"],
+        timeout: 60,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_sync",
+        // `idle` does what the basic ones do, engine by engine, and takes the
+        // time it needs.
+        short: &["idle"],
+        full: &[
+            "basic-all",
+            "basic-each",
+            "basic-store-all",
+            "basic-store-each",
+        ],
+        timeout: 300,
+        // igt-gpu-tools `tests/intel/gem_sync.c`: 1024 rounds of the four
+        // engines before it first looks at the clock, and 10 s beyond the 2.
+        pace: Some(Pace {
+            requests: 4096.0,
+            seconds: 12.0,
+            complaint: "Timed out waiting for children",
+        }),
+        ..PLAIN
+    },
+    Test {
+        name: "gem_exec_nop",
+        short: &["basic-series"],
+        full: &["basic-parallel", "basic-sequential"],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_exec_parallel",
+        short: &["basic"],
+        full: &["engines"],
+        timeout: 240,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_linear_blits",
+        short: &["basic"],
+        skips: &[("basic", "sufficient_memory")],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_softpin",
+        short: &["allocator-basic", "safe-alignment"],
+        full: &[
+            "allocator-basic-reserve",
+            "invalid",
+            "zero",
+            "softpin",
+            "overlap",
+            "reverse",
+        ],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_exec_reloc",
+        extended: &["basic-*,!basic-*active,!basic-concurrent*,!basic-scanout"],
+        full: &["basic-active", "basic-concurrent*"],
+        timeout: 240,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_ppgtt",
+        // The others draw with the 3D pipeline, which softgpu has not.
+        extended: &["flink-and-close-vma-leak", "shrink-vs-evict-*"],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_mmap_gtt",
+        // Not basic-wc, which wants writes to be faster than reads: trapped,
+        // they are not. The copies write 64 MiB word by word.
+        extended: &[
+            "bad-object",
+            "basic",
+            "basic-short",
+            "basic-read",
+            "basic-write",
+            "basic-write-gtt",
+            "basic-read-write*,basic-write-read*",
+            "zero-extend,isolation",
+            "basic-small-bo*",
+        ],
+        full: &["basic-copy", "basic-write-cpu-read-gtt"],
+        timeout: 300,
+        simulated: true,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_tiled_blits",
+        extended: &["basic"],
+        skips: &[("basic", "sufficient_memory")],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_tiled_fence_blits",
+        extended: &["basic"],
+        timeout: 900,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_fence_thrash",
+        extended: &["bo-copy"],
+        timeout: 900,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_userptr_blits",
+        extended: &[
+            "input-checking",
+            "usage-restrictions,invalid-null-pointer,forbidden-operations,sd-probe",
+            "set-cache-level,relocations",
+            "create-destroy-unsync,unsync-overlap,unsync-unmap,unsync-unmap-after-close",
+            "process-exit,process-exit-busy,create-destroy-sync,sync-overlap,sync-unmap,sync-unmap-after-close",
+            "access-control,probe",
+        ],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_exec_gttfill",
+        extended: &["basic"],
+        timeout: 300,
+        skips: &[("basic", "sufficient_memory")],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_readwrite",
+        extended: &["*"],
+        timeout: 60,
+        ..PLAIN
+    },
+    Test {
+        name: "gem_pread",
+        extended: &["self", "bench"],
+        ..PLAIN
+    },
+    Test {
+        name: "gem_pwrite",
+        extended: &["basic-self", "basic-random", "bench"],
+        ..PLAIN
+    },
+];
+
+impl Test {
+    /// What `form` runs of it.
+    pub fn runs(&self, form: Form) -> impl Iterator<Item = &'static str> {
+        let from = |least, list: &'static [&'static str]| if form >= least { list } else { &[] };
+        self.short
+            .iter()
+            .chain(from(Form::Extended, self.extended))
+            .chain(from(Form::Full, self.full))
+            .copied()
+    }
+}
+
+/// The list that the scenario's script reads: lines `NAME SUBTESTS SECONDS`,
+/// then settings of the environment.
+pub fn list(form: Form) -> String {
+    let mut text = String::new();
+    for test in TESTS {
+        let environment = if test.simulated {
+            " INTEL_SIMULATION=1"
+        } else {
+            ""
+        };
+        for run in test.runs(form) {
+            text.push_str(&format!(
+                "{} {run} {}{environment}\n",
+                test.name, test.timeout
+            ));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_has_more_than_the_one_before() {
+        let [short, extended, full] = [Form::Short, Form::Extended, Form::Full].map(list);
+        for line in short.lines() {
+            assert!(extended.lines().any(|l| l == line), "{line}");
+        }
+        for line in extended.lines() {
+            assert!(full.lines().any(|l| l == line), "{line}");
+        }
+        assert!(short.starts_with("core_auth basic-auth 60\n"));
+        assert!(short.len() < extended.len() && extended.len() < full.len());
+    }
+
+    #[test]
+    fn the_extended_form_runs_every_program() {
+        let extended = list(Form::Extended);
+        for test in TESTS {
+            let start = format!("{} ", test.name);
+            assert!(extended.lines().any(|l| l.starts_with(&start)), "{start}");
+        }
+    }
+
+    #[test]
+    fn lines_are_words() {
+        for line in list(Form::Full).lines() {
+            let words = line.split(' ').count();
+            assert!((3..=4).contains(&words), "{line}");
+        }
+    }
+}
