@@ -22,7 +22,10 @@ memory() {
     block memory /run/memory
 }
 
+# What some tests of the longer forms fill.
+[ -d /lab/boot-large ] && guest_boot=/lab/boot-large
 config g1
+guest_boot=/lab/boot
 config g2
 
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud

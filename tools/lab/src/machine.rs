@@ -19,9 +19,10 @@ const CPU: &str = "max,-smap,-smep,-la57,-pku,-rdtscp";
 /// One CPU for dom0, one for guests: unpinned, a guest's CLOCK_MONOTONIC was
 /// seen running backwards. Floating-point and vector registers are switched at
 /// once: left to the first use after a switch, Xen's default on AMD, two guests
-/// on this emulated CPU were seen with each other's values.
+/// on this emulated CPU were seen with each other's values. Memory that QEMU
+/// gives is clean.
 const XEN_ARGUMENTS: &str = "console=com1 com1=115200,8n1 dom0_mem=1500M,max:1500M \
-     dom0_max_vcpus=1 dom0_vcpus_pin sched=credit spec-ctrl=eager-fpu loglvl=info \
+     dom0_max_vcpus=1 dom0_vcpus_pin sched=credit spec-ctrl=eager-fpu bootscrub=0 loglvl=info \
      guest_loglvl=all";
 
 /// loglevel 4 keeps dom0's kernel off the console that we read.
@@ -35,22 +36,30 @@ pub enum Console {
     Terminal,
 }
 
-/// Starts the machine.
-pub fn start(images: &Images, payload: &Payload, console: &Console) -> anyhow::Result<Child> {
+/// Memory for Xen, dom0 and the usual guests, MiB.
+const MEMORY_MIB: u32 = 5 << 10;
+
+/// Starts the machine, with `more_mib` MiB of memory beyond the usual.
+pub fn start(
+    images: &Images,
+    payload: &Payload,
+    console: &Console,
+    more_mib: u32,
+) -> anyhow::Result<Child> {
     let mut command = qemu(images);
     command
         .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU])
         .args([
             "-smp",
             "2",
-            "-m",
-            "5G",
             "-no-reboot",
             "-nic",
             "none",
             "-display",
             "none",
         ])
+        .arg("-m")
+        .arg(format!("{}M", MEMORY_MIB + more_mib))
         .arg("-kernel")
         .arg(images.xen())
         .args(["-append", XEN_ARGUMENTS, "-initrd"])

@@ -93,6 +93,8 @@ pub struct Settings<'a> {
     pub shadow: Option<Shadow>,
     /// The device guests get.
     pub gpu: Gpu,
+    /// Memory of a large guest beside the usual ones, MiB.
+    pub large_guest: Option<u32>,
     /// Leave it to QEMU's boot ROM to load the guests' kernel.
     pub plain_boot: bool,
     /// Seconds until dom0 gives up by itself and brings back what it has.
@@ -139,10 +141,27 @@ impl Payload {
             script: &initrd_script,
             plain: settings.plain_boot,
         };
-        boot.stage(&dom0, "boot", &images.kernel(), &images.modules())?;
+        let modules = images.modules();
+        boot.stage(
+            &dom0,
+            "boot",
+            &images.kernel(),
+            &modules,
+            handover::LEAST_MIB,
+        )?;
+        if let Some(mib) = settings.large_guest {
+            boot.stage(&dom0, "boot-large", &images.kernel(), &modules, mib)?;
+        }
         for (kernel, image) in settings.kernels {
             let folder = format!("boot-{}", kernel.name());
-            boot.stage(&dom0, &folder, &image.kernel(), &image.modules()?)?;
+            let modules = image.modules()?;
+            boot.stage(
+                &dom0,
+                &folder,
+                &image.kernel(),
+                &modules,
+                handover::LEAST_MIB,
+            )?;
             copy_tree(&image.module_folder(), &guest.join("modules"))?;
         }
         fs::write(dom0.join("igt.list"), igt::list(settings.form))?;
@@ -288,8 +307,15 @@ struct Boot<'a> {
 
 impl Boot<'_> {
     /// Puts a kernel and what belongs to it into the folder `name` of dom0's
-    /// payload, with the lines for a guest's xl config.
-    fn stage(&self, dom0: &Path, name: &str, kernel: &Path, modules: &Path) -> anyhow::Result<()> {
+    /// payload, with the lines for the xl config of a guest of `mib` MiB.
+    fn stage(
+        &self,
+        dom0: &Path,
+        name: &str,
+        kernel: &Path,
+        modules: &Path,
+        mib: u32,
+    ) -> anyhow::Result<()> {
         let boot = dom0.join(name);
         let there = format!("/lab/{name}");
         fs::create_dir_all(&boot)?;
@@ -303,7 +329,7 @@ impl Boot<'_> {
             )
         } else {
             let size = usize::try_from(fs::metadata(&initrd)?.len())?;
-            let parts = handover::prepare(&fs::read(kernel)?, size, GUEST_COMMAND_LINE)?;
+            let parts = handover::prepare(&fs::read(kernel)?, size, GUEST_COMMAND_LINE, mib)?;
             fs::write(boot.join("stub"), parts.stub)?;
             fs::write(boot.join("kernel"), parts.kernel)?;
             fs::write(boot.join("parameters"), parts.parameters)?;
@@ -313,10 +339,7 @@ impl Boot<'_> {
             )?;
             format!("kernel = \"{there}/stub\"\n")
         };
-        fs::write(
-            boot.join("config"),
-            format!("memory = {}\n{config}", handover::GUEST_MIB),
-        )?;
+        fs::write(boot.join("config"), format!("memory = {mib}\n{config}"))?;
         Ok(())
     }
 }

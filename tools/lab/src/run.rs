@@ -98,6 +98,9 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let timeout = options
         .timeout
         .map_or(scenario.timeout, Duration::from_secs);
+    let large_guest = scenario
+        .large_guest
+        .filter(|_| options.form() > Form::Short);
     let settings = Settings {
         scenario: name,
         device,
@@ -106,6 +109,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
         form: options.form(),
         shadow: options.shadow,
         gpu: options.gpu,
+        large_guest,
         plain_boot: options.plain_boot,
         timeout: timeout
             .saturating_sub(DOM0_GIVES_UP_BEFORE)
@@ -115,7 +119,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let payload = Payload::make(&out.join("payload"), &images, &settings)?;
 
     let started = Instant::now();
-    let mut machine = machine::start(&images, &payload, &Console::Piped)?;
+    let mut machine = machine::start(&images, &payload, &Console::Piped, large_guest.unwrap_or(0))?;
     let end = watch(&mut machine, &out.join("console.log"), started, timeout);
     // Everything on the results disk was written before the last line came.
     machine.kill().ok();

@@ -74,6 +74,8 @@ pub struct Scenario {
     pub guest_programs: &'static [GuestProgram],
     /// Kernels that its guests boot.
     pub kernels: &'static [GuestKernel],
+    /// Memory of a large guest for the longer forms, MiB.
+    pub large_guest: Option<u32>,
     /// From start of QEMU to the end, full form.
     pub timeout: Duration,
     /// From what was reported to result and verdict.
@@ -88,6 +90,7 @@ pub const SCENARIOS: &[Scenario] = &[
         device: false,
         guest_programs: &[],
         kernels: &[GuestKernel::Bookworm],
+        large_guest: None,
         timeout: Duration::from_secs(10 * 60),
         judge: check::boot::judge,
     },
@@ -97,6 +100,8 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[MMIO_LATENCY],
         kernels: &[GuestKernel::Bookworm],
+        // Three tests fill or want to be able to fill 4 GiB.
+        large_guest: Some(5632),
         timeout: Duration::from_secs(30 * 60),
         judge: check::i915::judge,
     },
@@ -106,6 +111,7 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[],
         kernels: &[GuestKernel::Bookworm],
+        large_guest: None,
         timeout: Duration::from_secs(10 * 60),
         judge: check::refuse::judge,
     },
@@ -115,6 +121,7 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[GPU_WORK],
         kernels: &[GuestKernel::Bookworm],
+        large_guest: None,
         timeout: Duration::from_secs(15 * 60),
         judge: check::share::judge,
     },
@@ -124,6 +131,7 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[GPU_WORK],
         kernels: &[GuestKernel::Bookworm, GuestKernel::Trixie],
+        large_guest: None,
         timeout: Duration::from_secs(15 * 60),
         judge: check::record::judge,
     },

@@ -36,12 +36,13 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
         form: Form::Full,
         shadow: None,
         gpu: Gpu::Bdw,
+        large_guest: None,
         plain_boot: false,
         timeout: 0,
     };
     let payload = Payload::make(&out.join("payload"), &images, &settings)?;
     info!("booting dom0 (about half a minute); ctrl-a x leaves, ctrl-a h helps");
-    let status = machine::start(&images, &payload, &Console::Terminal)?
+    let status = machine::start(&images, &payload, &Console::Terminal, 0)?
         .wait()
         .context("cannot wait for QEMU")?;
     anyhow::ensure!(status.success(), "QEMU ended with {status}");

@@ -31,6 +31,7 @@ pub struct Seen {
     igt: Outcomes,
     two_guests: Vec<(&'static str, Outcome)>,
     probe_mmio_exits: Option<u64>,
+    inspect_wrong: Option<String>,
     probe_seconds: Option<f64>,
     mmio_vgpu: Option<Timing>,
     mmio_qemu: Option<Timing>,
@@ -107,7 +108,11 @@ const CHECKS: &[Check] = &[
         wrong: |s| match s.probe_mmio_exits {
             Some(1..) => None,
             Some(0) => Some("vgpuctl counted no exit".into()),
-            None => Some("vgpuctl inspect did not tell".into()),
+            None => Some(
+                s.inspect_wrong
+                    .clone()
+                    .unwrap_or_else(|| "vgpuctl inspect did not tell".into()),
+            ),
         },
     },
     Check {
@@ -214,6 +219,7 @@ impl Seen {
     fn new(facts: &Facts, form: Form) -> Self {
         let (g1, g2) = (facts.guest("g1"), facts.guest("g2"));
         let dom0 = &facts.dom0;
+        let probed = dom0.json("inspect/g1-probe");
         let mut engines: Vec<String> = g1.block("engines").to_vec();
         engines.sort();
         Self {
@@ -226,7 +232,8 @@ impl Seen {
             two_guests: [("g1", &g1), ("g2", &g2)]
                 .map(|(name, guest)| (name, igt::outcome(guest, "both", "gem_exec_store", "basic")))
                 .to_vec(),
-            probe_mmio_exits: exits(dom0.block("inspect/g1-probe")),
+            probe_mmio_exits: probed.as_ref().ok().and_then(exits),
+            inspect_wrong: probed.as_ref().err().cloned(),
             probe_seconds: g1
                 .number("probe-end")
                 .zip(g1.number("probe-start"))
@@ -370,18 +377,15 @@ fn connector(guest: &Report, name: &str) -> Option<Connector> {
 }
 
 /// `mmio_exits`, wherever `vgpuctl inspect --json` has it.
-fn exits(lines: &[String]) -> Option<u64> {
-    fn search(value: &Value) -> Option<u64> {
-        match value {
-            Value::Object(keys) => keys
-                .get("mmio_exits")
-                .and_then(Value::as_u64)
-                .or_else(|| keys.values().find_map(search)),
-            Value::Array(values) => values.iter().find_map(search),
-            _ => None,
-        }
+fn exits(value: &Value) -> Option<u64> {
+    match value {
+        Value::Object(keys) => keys
+            .get("mmio_exits")
+            .and_then(Value::as_u64)
+            .or_else(|| keys.values().find_map(exits)),
+        Value::Array(values) => values.iter().find_map(exits),
+        _ => None,
     }
-    search(&serde_json::from_str(&lines.join("\n")).ok()?)
 }
 
 fn timing(guest: &Report, key: &str) -> Option<Timing> {

@@ -28,6 +28,7 @@ LAB both-exit/gem_exec_store@basic 0 1 2
 
 const DOM0: &str = "\
 LAB xen-version 4.17.7
+LAB inspect/g1-probe-status 0
 LAB= inspect/g1-probe
 LAB+ inspect/g1-probe {
 LAB+ inspect/g1-probe  \"counters\": { \"mmio_exits\": 4711 }

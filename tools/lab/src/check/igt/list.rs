@@ -20,11 +20,14 @@ pub struct Test {
     /// What some of its subtests give themselves, whatever `timeout` says.
     pub pace: Option<Pace>,
     /// Subtests that may be skipped, and the requirement that is not met then.
-    pub skips: &'static [(&'static str, &'static str)],
+    pub skips: Skips,
     /// Whether igt is told that the system is a slow, simulated one; it then
     /// takes smaller buffers.
     simulated: bool,
 }
+
+/// Subtests, each with the requirement that is not met.
+pub type Skips = &'static [(&'static str, &'static str)];
 
 /// A number of requests that a subtest wants done in a time of its own, and
 /// that it says so when they are not.
@@ -157,8 +160,8 @@ pub const TESTS: &[Test] = &[
     },
     Test {
         name: "gem_linear_blits",
-        short: &["basic"],
-        skips: &[("basic", "sufficient_memory")],
+        // Has to be able to fill 4 GiB.
+        extended: &["basic"],
         ..PLAIN
     },
     Test {
@@ -210,7 +213,6 @@ pub const TESTS: &[Test] = &[
     Test {
         name: "gem_tiled_blits",
         extended: &["basic"],
-        skips: &[("basic", "sufficient_memory")],
         ..PLAIN
     },
     Test {
@@ -241,7 +243,6 @@ pub const TESTS: &[Test] = &[
         name: "gem_exec_gttfill",
         extended: &["basic"],
         timeout: 300,
-        skips: &[("basic", "sufficient_memory")],
         ..PLAIN
     },
     Test {
