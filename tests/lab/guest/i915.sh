@@ -88,7 +88,12 @@ report)
     ;;
 igt) # TAG PROGRAM SUBTESTS SECONDS [VARIABLE=VALUE]
     start=$(uptime_now)
-    env $6 timeout -k 5 "$5" "/usr/libexec/igt-gpu-tools/$3" --run-subtest "$4" >/run/igt.out 2>&1
+    dynamic=
+    case $4 in
+    *@*) dynamic="--dynamic-subtest ${4#*@}" ;;
+    esac
+    # shellcheck disable=SC2086 # words, or nothing
+    env $6 timeout -k 5 "$5" "/usr/libexec/igt-gpu-tools/$3" --run-subtest "${4%%@*}" $dynamic >/run/igt.out 2>&1
     status=$?
     log_block "$2/$3@$4" </run/igt.out
     echo "LAB $2-exit/$3@$4 $status $start $(uptime_now)"

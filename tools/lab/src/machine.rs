@@ -1,10 +1,12 @@
 //! The emulated machine: QEMU's command line and its life.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
+use log::debug;
 
 use crate::image::Images;
 use crate::payload::Payload;
@@ -98,7 +100,24 @@ pub fn start(
             .stdout(Stdio::piped()),
         Console::Terminal => command.args(["-serial", "mon:stdio"]),
     };
+    keep_priority();
     command.spawn().context("cannot start QEMU")
+}
+
+/// Linux weighs sessions against each other by a nice value of their own, and
+/// that of a process counts only within its session (`sched(7)`, "The autogroup
+/// feature"). Whoever started us with a priority means it beyond our session.
+fn keep_priority() {
+    // Field 19 of the line; the second is a name in brackets.
+    let nice = fs::read_to_string("/proc/self/stat").ok().and_then(|line| {
+        let (_, fields) = line.rsplit_once(") ")?;
+        fields.split(' ').nth(16)?.parse::<i32>().ok()
+    });
+    if let Some(nice) = nice.filter(|n| *n != 0)
+        && let Err(e) = fs::write("/proc/self/autogroup", nice.to_string())
+    {
+        debug!("the session stays at its priority: {e}");
+    }
 }
 
 /// The unpacked QEMU, run by its own dynamic loader with its own libraries and

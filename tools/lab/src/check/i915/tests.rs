@@ -137,8 +137,8 @@ fn each_fault_is_named() {
         ),
         (
             "LAB wedged 0",
-            "LAB wedged 0\nLAB igt-exit/gem_sync@idle 124 1 2",
-            "igt: gem_sync: FAIL: idle: timed out",
+            "LAB wedged 0\nLAB igt-exit/gem_sync@idle@rcs0 124 1 2",
+            "igt: gem_sync: FAIL: idle@rcs0: timed out",
         ),
     ];
     for (from, to, expected) in cases {

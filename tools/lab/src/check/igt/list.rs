@@ -4,7 +4,8 @@ use crate::scenario::Form;
 
 /// One test program and what is run of it. Each entry of the three lists is
 /// one run of the program: a subtest, or a choice of several by igt's patterns
-/// (`*`, and after a comma `!` for all but).
+/// (`*`, and after a comma `!` for all but), or, with an `@`, a subtest on one
+/// engine.
 pub struct Test {
     /// The program.
     pub name: &'static str,
@@ -128,8 +129,9 @@ pub const TESTS: &[Test] = &[
         name: "gem_sync",
         // `idle` does what the basic ones do, engine by engine, and takes the
         // time it needs.
-        short: &["idle"],
+        short: &["idle@rcs0"],
         full: &[
+            "idle",
             "basic-all",
             "basic-each",
             "basic-store-all",
@@ -153,8 +155,8 @@ pub const TESTS: &[Test] = &[
     },
     Test {
         name: "gem_exec_parallel",
-        short: &["basic"],
-        full: &["engines"],
+        short: &["basic@rcs0"],
+        full: &["basic", "engines"],
         timeout: 240,
         ..PLAIN
     },
