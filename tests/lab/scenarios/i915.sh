@@ -22,6 +22,16 @@ memory() {
     block memory /run/memory
 }
 
+igt_tests() {
+    while read -r program subtests seconds environment; do
+        stage "g1: igt $program@$subtests"
+        guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtests" "$seconds" "$environment"
+    done </lab/igt.list
+    guest_do g1 120 i915 report
+    inspect g1 igt
+    memory igt
+}
+
 # What some tests of the longer forms fill.
 [ -d /lab/boot-large ] && guest_boot=/lab/boot-large
 config g1
@@ -39,16 +49,20 @@ guest_do g1 300 i915 probe
 inspect g1 probe
 memory probe
 
+# Only some tests, to work on them.
+if [ -n "$LAB_ONLY" ]; then
+    fact igt-only "$LAB_ONLY"
+    igt_tests
+    guest_start g1 poweroff
+    guest_gone g1 60
+    daemons_end
+    finish ok
+fi
+
 stage "g1: register reads, ours and QEMU's"
 guest_do g1 300 i915 mmio $mmio_rounds
 
-while read -r program subtests seconds environment; do
-    stage "g1: igt $program@$subtests"
-    guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtests" "$seconds" "$environment"
-done </lab/igt.list
-guest_do g1 120 i915 report
-inspect g1 igt
-memory igt
+igt_tests
 
 stage "xl save g1, which is refused"
 xl save g1 /run/g1.save >/results/xl-save-g1.txt 2>&1

@@ -89,6 +89,8 @@ pub struct Settings<'a> {
     pub kernels: &'a [(GuestKernel, KernelImage)],
     /// How much is run.
     pub form: Form,
+    /// Programs of igt to run; all if there is none.
+    pub only: &'a [String],
     /// How vgpud follows page tables; nothing for its default.
     pub shadow: Option<Shadow>,
     /// The device guests get.
@@ -164,16 +166,20 @@ impl Payload {
             )?;
             copy_tree(&image.module_folder(), &guest.join("modules"))?;
         }
-        fs::write(dom0.join("igt.list"), igt::list(settings.form))?;
+        fs::write(
+            dom0.join("igt.list"),
+            igt::list(settings.form, settings.only),
+        )?;
         fs::write(
             dom0.join("settings"),
             format!(
-                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_TIMEOUT={}\n",
+                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_ONLY={}\nLAB_TIMEOUT={}\n",
                 settings.scenario,
                 u8::from(settings.device),
                 u8::from(settings.form == Form::Short),
                 settings.shadow.map_or("", Shadow::name),
                 settings.gpu.name(),
+                settings.only.join(","),
                 settings.timeout
             ),
         )?;

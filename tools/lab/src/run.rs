@@ -14,6 +14,7 @@ use log::info;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
+use crate::check::igt;
 use crate::facts::Facts;
 use crate::image::{Images, KernelImage};
 use crate::machine::{self, Console};
@@ -32,6 +33,10 @@ pub struct Options {
     /// The short form and tests of memory and page tables.
     #[arg(long, conflicts_with = "short")]
     extended: bool,
+    /// Of i915's tests only these programs, and none of its other checks, to
+    /// work on them: NAME, or several with commas.
+    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
+    only: Vec<String>,
     /// How vgpud follows guests' page tables, instead of its default.
     #[arg(long, value_enum)]
     shadow: Option<Shadow>,
@@ -78,6 +83,7 @@ enum End {
 /// Runs scenario `name`; true if it passed.
 pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let scenario = scenario::find(name)?;
+    igt::known(&options.only)?;
     let cache = Cache::open()?;
     let images = Images::ensure(&cache)?;
     let mut kernels = Vec::new();
@@ -107,6 +113,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
         guest_programs: scenario.guest_programs,
         kernels: &kernels,
         form: options.form(),
+        only: &options.only,
         shadow: options.shadow,
         gpu: options.gpu,
         large_guest,
@@ -158,6 +165,9 @@ fn conclude(
         keys.insert("failures".into(), json!(failures));
         keys.insert("total_seconds".into(), json!(took.as_secs()));
         if scenario.device {
+            if !options.only.is_empty() {
+                keys.insert("only".into(), json!(options.only));
+            }
             keys.insert("gpu".into(), json!(options.gpu.name()));
             let shadow = options.shadow.map_or("default", Shadow::name);
             keys.insert("shadow".into(), json!(shadow));

@@ -34,6 +34,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
         guest_programs: if device { &PROGRAMS } else { &[] },
         kernels: &[],
         form: Form::Full,
+        only: &[],
         shadow: None,
         gpu: Gpu::Bdw,
         large_guest: None,

@@ -4,8 +4,8 @@ mod list;
 
 use std::collections::BTreeMap;
 
-pub use list::list;
-use list::{Pace, Skips, TESTS, Test};
+use list::{Pace, Skips, Test, chosen};
+pub use list::{known, list};
 
 use crate::facts::Report;
 use crate::scenario::Form;
@@ -147,7 +147,7 @@ pub type Outcomes = BTreeMap<&'static str, BTreeMap<String, Outcome>>;
 
 /// All tests of a form. `access_us` is what one access to a device of QEMU's
 /// took in this run.
-pub fn outcomes(guest: &Report, form: Form, access_us: Option<f64>) -> Outcomes {
+pub fn outcomes(guest: &Report, form: Form, only: &[&str], access_us: Option<f64>) -> Outcomes {
     let of_run = |test: &Test, run: &'static str| {
         let output = guest.block(&format!("igt/{}@{run}", test.name));
         let judged = subtests(guest, test.name, run).into_iter();
@@ -160,9 +160,7 @@ pub fn outcomes(guest: &Report, form: Form, access_us: Option<f64>) -> Outcomes 
             .collect();
         judged
     };
-    TESTS
-        .iter()
-        .filter(|test| test.runs(form).next().is_some())
+    chosen(form, only)
         .map(|test| {
             let each = test.runs(form).flat_map(|run| of_run(test, run));
             (test.name, each.collect())
@@ -171,15 +169,14 @@ pub fn outcomes(guest: &Report, form: Form, access_us: Option<f64>) -> Outcomes 
 }
 
 /// Seconds that each run took in the guest.
-pub fn seconds(guest: &Report, form: Form) -> BTreeMap<String, f64> {
+pub fn seconds(guest: &Report, form: Form, only: &[&str]) -> BTreeMap<String, f64> {
     let took = |test: &Test, run: &str| {
         let exit = guest.get(&format!("igt-exit/{}@{run}", test.name))?;
         let mut times = exit.split(' ').skip(1).map(str::parse::<f64>);
         let (start, end) = (times.next()?.ok()?, times.next()?.ok()?);
         Some(((end - start) * 100.0).round() / 100.0)
     };
-    TESTS
-        .iter()
+    chosen(form, only)
         .flat_map(|test| test.runs(form).map(move |run| (test, run)))
         .filter_map(|(test, run)| Some((format!("{}@{run}", test.name), took(test, run)?)))
         .collect()

@@ -1,5 +1,7 @@
 //! Which tests of igt-gpu-tools are run.
 
+use anyhow::bail;
+
 use crate::scenario::Form;
 
 /// One test program and what is run of it. Each entry of the three lists is
@@ -277,11 +279,30 @@ impl Test {
     }
 }
 
+/// The tests of a form: those of the programs in `only`, if there is one.
+pub fn chosen(form: Form, only: &[impl AsRef<str>]) -> impl Iterator<Item = &'static Test> {
+    TESTS.iter().filter(move |test| {
+        let named = only.is_empty() || only.iter().any(|o| o.as_ref() == test.name);
+        named && test.runs(form).next().is_some()
+    })
+}
+
+/// Whether there are such programs.
+pub fn known(only: &[String]) -> anyhow::Result<()> {
+    for name in only {
+        if !TESTS.iter().any(|test| test.name == name) {
+            let all: Vec<&str> = TESTS.iter().map(|test| test.name).collect();
+            bail!("no test program {name}; there are: {}", all.join(", "));
+        }
+    }
+    Ok(())
+}
+
 /// The list that the scenario's script reads: lines `NAME SUBTESTS SECONDS`,
 /// then settings of the environment.
-pub fn list(form: Form) -> String {
+pub fn list(form: Form, only: &[impl AsRef<str>]) -> String {
     let mut text = String::new();
-    for test in TESTS {
+    for test in chosen(form, only) {
         let environment = if test.simulated {
             " INTEL_SIMULATION=1"
         } else {
@@ -301,9 +322,26 @@ pub fn list(form: Form) -> String {
 mod tests {
     use super::*;
 
+    fn all(form: Form) -> String {
+        list(form, &[""; 0])
+    }
+
+    #[test]
+    fn a_run_can_be_of_some_programs_only() {
+        let only = ["gem_readwrite".to_owned()];
+        assert!(known(&only).is_ok());
+        assert_eq!(list(Form::Extended, &only), "gem_readwrite * 60\n");
+        assert_eq!(list(Form::Short, &only), "");
+        let error = known(&["gem_none".to_owned()]).unwrap_err().to_string();
+        assert!(
+            error.contains("gem_none; there are: core_auth, "),
+            "{error}"
+        );
+    }
+
     #[test]
     fn each_form_has_more_than_the_one_before() {
-        let [short, extended, full] = [Form::Short, Form::Extended, Form::Full].map(list);
+        let [short, extended, full] = [Form::Short, Form::Extended, Form::Full].map(all);
         for line in short.lines() {
             assert!(extended.lines().any(|l| l == line), "{line}");
         }
@@ -316,7 +354,7 @@ mod tests {
 
     #[test]
     fn the_extended_form_runs_every_program() {
-        let extended = list(Form::Extended);
+        let extended = all(Form::Extended);
         for test in TESTS {
             let start = format!("{} ", test.name);
             assert!(extended.lines().any(|l| l.starts_with(&start)), "{start}");
@@ -325,7 +363,7 @@ mod tests {
 
     #[test]
     fn lines_are_words() {
-        for line in list(Form::Full).lines() {
+        for line in all(Form::Full).lines() {
             let words = line.split(' ').count();
             assert!((3..=4).contains(&words), "{line}");
         }
