@@ -24,40 +24,42 @@ pub struct Test {
     pub pace: Option<Pace>,
     /// Subtests that may be skipped, and the requirement that is not met then.
     pub skips: Skips,
-    /// Whether igt is told that the system is a slow, simulated one; it then
-    /// takes smaller buffers.
-    simulated: bool,
+    /// A setting for its environment.
+    environment: Option<&'static str>,
 }
 
 /// Subtests, each with the requirement that is not met.
 pub type Skips = &'static [(&'static str, &'static str)];
 
-/// A number of requests that a subtest wants done in a time of its own, and
-/// that it says so when they are not.
+/// Work that a subtest wants done in some time, and what tells that it was not.
 pub struct Pace {
-    /// How many.
-    pub requests: f64,
-    /// The time it gives them.
+    /// Of what.
+    pub what: &'static str,
+    /// How much.
+    pub count: f64,
+    /// Trapped accesses that each takes at least.
+    pub accesses: f64,
+    /// The time it has.
     pub seconds: f64,
-    /// What it says.
-    pub complaint: &'static str,
+    /// What it says. None: it is ended by [`Test::timeout`].
+    pub complaint: Option<&'static str>,
 }
 
 /// Trapped accesses that no device model can spare i915 for a request alone
 /// on its engine: four to load it, five in the interrupt handler, one to
 /// order its reading of the status buffer.
-const ACCESSES: f64 = 10.0;
+const REQUEST: f64 = 10.0;
 
 impl Pace {
     /// Why this host cannot keep the pace, if QEMU's own devices show that:
     /// `access_us` is what one access to such a one takes.
     pub fn beyond(&self, access_us: f64) -> Option<String> {
-        let least = self.requests * ACCESSES * access_us / 1e6;
+        let least = self.count * self.accesses * access_us / 1e6;
         (least > self.seconds).then(|| {
             format!(
-                "wants {} requests in {} s; the {ACCESSES} accesses of each alone take {least:.0} s \
+                "{} {} in {} s; with {} trapped accesses for each, this takes {least:.0} s \
                  at the {access_us:.0} us of QEMU's own device here",
-                self.requests, self.seconds
+                self.count, self.what, self.seconds, self.accesses
             )
         })
     }
@@ -72,7 +74,7 @@ const PLAIN: Test = Test {
     timeout: 120,
     pace: None,
     skips: &[],
-    simulated: false,
+    environment: None,
 };
 
 /// The tests: Intel's own "bat" choice of each program, or its basic subtests
@@ -143,9 +145,11 @@ pub const TESTS: &[Test] = &[
         // igt-gpu-tools `tests/intel/gem_sync.c`: 1024 rounds of the four
         // engines before it first looks at the clock, and 10 s beyond the 2.
         pace: Some(Pace {
-            requests: 4096.0,
+            what: "requests",
+            count: 4096.0,
+            accesses: REQUEST,
             seconds: 12.0,
-            complaint: "Timed out waiting for children",
+            complaint: Some("Timed out waiting for children"),
         }),
         ..PLAIN
     },
@@ -211,7 +215,8 @@ pub const TESTS: &[Test] = &[
         ],
         full: &["basic-copy", "basic-write-cpu-read-gtt"],
         timeout: 300,
-        simulated: true,
+        // igt then takes 1 MiB instead of 16.
+        environment: Some("INTEL_SIMULATION=1"),
         ..PLAIN
     },
     Test {
@@ -222,13 +227,35 @@ pub const TESTS: &[Test] = &[
     Test {
         name: "gem_tiled_fence_blits",
         extended: &["basic"],
-        timeout: 900,
+        timeout: 300,
+        // igt-gpu-tools `tests/intel/gem_tiled_fence_blits.c`: two buffers of
+        // 1 MiB, written through the aperture by dwords, read by quadwords.
+        pace: Some(Pace {
+            what: "dwords",
+            count: 524_288.0,
+            accesses: 1.5,
+            seconds: 300.0,
+            complaint: None,
+        }),
         ..PLAIN
     },
     Test {
         name: "gem_fence_thrash",
+        // The others write 20 MiB by dwords, twice.
         extended: &["bo-copy"],
-        timeout: 900,
+        timeout: 300,
+        // igt-gpu-tools `tests/intel/gem_fence_thrash.c`: a thread for each
+        // fence copies 128 KiB within the aperture, 8 bytes an access.
+        pace: Some(Pace {
+            what: "copies of 8 bytes",
+            count: 524_288.0,
+            accesses: 2.0,
+            seconds: 300.0,
+            complaint: None,
+        }),
+        // A string instruction within BAR2 is two accesses a byte: Xen
+        // `arch/x86/hvm/emulate.c:hvmemul_rep_movs`.
+        environment: Some("GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000"),
         ..PLAIN
     },
     Test {
@@ -303,16 +330,12 @@ pub fn known(only: &[String]) -> anyhow::Result<()> {
 pub fn list(form: Form, only: &[impl AsRef<str>]) -> String {
     let mut text = String::new();
     for test in chosen(form, only) {
-        let environment = if test.simulated {
-            " INTEL_SIMULATION=1"
-        } else {
-            ""
-        };
         for run in test.runs(form) {
-            text.push_str(&format!(
-                "{} {run} {}{environment}\n",
-                test.name, test.timeout
-            ));
+            let (name, timeout) = (test.name, test.timeout);
+            let environment = test.environment.unwrap_or_default();
+            let line = format!("{name} {run} {timeout} {environment}");
+            text.push_str(line.trim_end());
+            text.push('\n');
         }
     }
     text
