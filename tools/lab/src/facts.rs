@@ -80,6 +80,10 @@ impl Report {
     /// The same as JSON.
     pub fn json(&self, name: &str) -> Result<serde_json::Value, String> {
         let text = self.answer(name)?;
+        if text.is_empty() {
+            // Such blocks come back with the logs, not on the console.
+            return Err(format!("{name}: vgpuctl's answer was lost"));
+        }
         serde_json::from_str(&text).map_err(|e| format!("{name}: vgpuctl's answer: {e}"))
     }
 }

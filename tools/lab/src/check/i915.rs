@@ -179,10 +179,14 @@ fn igt_wrong(seen: &Seen) -> Option<String> {
     if seen.igt.is_empty() {
         return Some("no test was run".into());
     }
-    seen.igt.iter().find_map(|(name, subtests)| {
-        let outcome = igt::together(subtests);
-        (!outcome.passes()).then(|| format!("{name}: {}", outcome.text()))
-    })
+    let wrong: Vec<String> = seen
+        .igt
+        .iter()
+        .map(|(name, subtests)| (name, igt::together(subtests)))
+        .filter(|(_, outcome)| !outcome.passes())
+        .map(|(name, outcome)| format!("{name}: {}", outcome.text()))
+        .collect();
+    (!wrong.is_empty()).then(|| wrong.join("; "))
 }
 
 fn two_guests_wrong(seen: &Seen) -> Option<String> {
