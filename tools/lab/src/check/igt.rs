@@ -66,7 +66,8 @@ fn timed_out() -> Outcome {
 /// The subtests of one run, each by its own line of the output. A run that
 /// went wrong otherwise, or that has no such line, counts under the name of
 /// the subtest it was in, else its own.
-fn subtests(guest: &Report, name: &str, run: &str) -> Vec<(String, Outcome)> {
+fn subtests(guest: &Report, test: &Test, run: &str) -> Vec<(String, Outcome)> {
+    let name = test.name;
     let output = guest.block(&format!("igt/{name}@{run}"));
     let mut found = Vec::new();
     let mut begun = None;
@@ -85,7 +86,11 @@ fn subtests(guest: &Report, name: &str, run: &str) -> Vec<(String, Outcome)> {
     }
     let whole = outcome(guest, "igt", name, run);
     let told = found.iter().any(|(_, o)| matches!(o, Outcome::Fail(_)));
-    if found.is_empty() || (matches!(whole, Outcome::Fail(_)) && !told) {
+    let said = match (&whole, test.afterwards, begun) {
+        (Outcome::Fail(said), Some(function), None) => said.contains(function),
+        _ => false,
+    };
+    if found.is_empty() || (matches!(whole, Outcome::Fail(_)) && !told && !said) {
         found.push((begun.unwrap_or(run).to_owned(), whole));
     }
     found
@@ -155,7 +160,7 @@ pub type Outcomes = BTreeMap<&'static str, BTreeMap<String, Outcome>>;
 pub fn outcomes(guest: &Report, form: Form, only: &[&str], access_us: Option<f64>) -> Outcomes {
     let of_run = |test: &Test, run: &'static str| {
         let output = guest.block(&format!("igt/{}@{run}", test.name));
-        let judged = subtests(guest, test.name, run).into_iter();
+        let judged = subtests(guest, test, run).into_iter();
         let judged: Vec<_> = judged
             .map(|(subtest, outcome)| {
                 let outcome = unexpected(outcome, &subtest, test.skips);
@@ -241,6 +246,7 @@ pub fn together(subtests: &BTreeMap<String, Outcome>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use super::list::PLAIN;
     use super::*;
 
     fn report(status: &str, output: &str) -> Report {
@@ -286,7 +292,12 @@ mod tests {
 
     #[test]
     fn each_subtest_of_a_run_is_judged_by_its_own_line() {
-        let of = |status, output| subtests(&report(status, output), "t", "s");
+        let test = Test {
+            name: "t",
+            afterwards: Some("function g"),
+            ..PLAIN
+        };
+        let of = |status: &str, output: &str| subtests(&report(status, output), &test, "s");
         let named = |name: &str, outcome| (name.to_owned(), outcome);
         let two = "Starting subtest: a\nSubtest a: SUCCESS (0.1s)\nStarting subtest: b\n";
         let skip = format!("{two}Test requirement: more\nSubtest b: SKIP (0.0s)");
@@ -324,6 +335,16 @@ mod tests {
             ]
         );
         assert_eq!(of("0", "no such line"), [named("s", Outcome::Success)]);
+        // What comes when all is done, and is known, is no failure of theirs.
+        let done = "Subtest a: SUCCESS (0.1s)\nCRITICAL: Test assertion failure function ";
+        assert_eq!(
+            of("98", &format!("{done}g, file")),
+            [named("a", Outcome::Success)]
+        );
+        assert_eq!(of("98", &format!("{done}h, file")).len(), 2);
+        let in_b = format!("{two}CRITICAL: Test assertion failure function g");
+        assert_eq!(of("98", &in_b).len(), 2);
+        assert!(!of("98", "function g")[0].1.passes());
     }
 
     #[test]
