@@ -200,9 +200,12 @@ impl Guest {
         let requests = lock(&self.running)
             .as_ref()
             .map_or(0, |r| r.worker.requests());
+        // Not in the struct expression, to the end of which the guard would
+        // live: the claim is locked behind `running`, never before it.
+        let vgpu = lock(&self.claim).spec().to_string();
         Entry {
             domid: self.domid,
-            vgpu: lock(&self.claim).spec().to_string(),
+            vgpu,
             state: self.state(),
             qemu_pid: self.qemu_pid,
             dm_pid: self.dm.pid(),

@@ -1,6 +1,7 @@
 //! The scheduler on the software GPU, driven by tiny guests.
 
 mod ahead;
+mod at_once;
 mod driver;
 mod failures;
 mod handover;
