@@ -4,7 +4,8 @@ use gen8::access;
 use gen8::cmd::flags::{batch_start, flush_dw};
 use gen8::cmd::{Command, Guests, mi_op, pipe_control};
 
-use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
+use super::{At, AuditError, Auditor, Flow, MAX_STARTS, Rule, Site, refuse};
+use crate::scan;
 
 /// MI_STORE_DATA_INDEX: the offset is into the context's status page. Clear
 /// it means the engine's, which is vgpud's
@@ -234,6 +235,12 @@ impl<S: Site> Auditor<'_, S> {
         let flow = if returns { Flow::Next } else { Flow::End };
         if header & batch_start::PPGTT != 0 {
             self.effects.user_batch();
+            match scan::target(words) {
+                Some(start) if self.user_batches.len() < MAX_STARTS => {
+                    self.user_batches.push(start);
+                }
+                _ => self.more_user_batches = true,
+            }
             // It may leave a predicate behind.
             self.certain = false;
             return Ok(flow);

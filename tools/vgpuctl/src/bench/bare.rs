@@ -189,6 +189,7 @@ impl Guest {
             windows: &host.windows,
             pages: &host.pages,
             limits: AuditLimits::default(),
+            scan: None,
         }
     }
 
