@@ -259,9 +259,11 @@ fn wide(n: usize) -> u64 {
 }
 
 /// A context's address space, as the GPU is going to find it.
-struct OwnSpace<'a> {
-    root: &'a RootPin,
-    map: &'a GuestMap,
+pub struct OwnSpace<'a> {
+    /// Its tables.
+    pub root: &'a RootPin,
+    /// The guest's memory.
+    pub map: &'a GuestMap,
 }
 
 impl AddressSpace for OwnSpace<'_> {
