@@ -21,6 +21,7 @@ use crate::audit::{AuditLimits, Auditor};
 use crate::dma::{GuestMap, HostPage, HostPages};
 use crate::ggtt::{GuestGgtt, NotMapped, translate};
 use crate::ppgtt::{RootPin, ShadowTables};
+use crate::scan::{AddressSpace, Finding, Report, Scan, ScanMode};
 use crate::switch::Effects;
 use crate::windows::{Key, Pin, What, Windows, entry};
 pub use error::PrepareError;
@@ -47,6 +48,8 @@ pub struct Source<'a> {
     pub pages: &'a Arc<HostPages>,
     /// What the audit may cost.
     pub limits: AuditLimits,
+    /// Who looks at batches without privilege.
+    pub scan: Option<Scan<'a>>,
 }
 
 /// What preparing cost.
@@ -58,6 +61,12 @@ pub struct Cost {
     pub bytes: u64,
     /// Privileged commands audited.
     pub commands: u64,
+    /// Commands of batches without privilege looked at.
+    pub user_commands: u64,
+    /// Bytes of such batches that had been looked at before.
+    pub unchanged: u64,
+    /// A limit ended that.
+    pub cut: bool,
 }
 
 /// An element ready to run. It keeps everything the GPU will touch; dropping
@@ -71,6 +80,8 @@ pub struct Workload {
     pub effects: Effects,
     /// What it cost so far.
     pub cost: Cost,
+    /// What has no place in its batches without privilege.
+    pub findings: Vec<Finding>,
     /// For whoever made it: which shadow it runs from.
     pub shadow: usize,
     registers: Arc<HostPage>,
@@ -160,6 +171,8 @@ pub fn prepare(
     let effects = auditor.take_effects().then(&in_ring);
     shadow.unaudited |= effects.ran_user_batches();
     let commands = auditor.commands;
+    let starts = std::mem::take(&mut auditor.user_batches);
+    let unfollowed = auditor.more_user_batches;
     let WorkloadSite {
         pins: named,
         placed,
@@ -175,6 +188,7 @@ pub fn prepare(
     // The tables.
     let root = source.tables.pin(image.root())?;
     image.set_root(root.bus());
+    let report = scan(source, engine, &root, &starts)?;
 
     // The register page, and the window that shows the image.
     let registers = shadow.registers(source.pages)?;
@@ -218,9 +232,13 @@ pub fn prepare(
             ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
                 + shadow_ring.pin.wrote
                 + placed.iter().map(Placed::wrote).sum::<u64>(),
-            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched + compared,
+            bytes: wide(copied + report.dwords * 4) + fetched + compared,
             commands,
+            user_commands: report.commands,
+            unchanged: wide(report.unchanged * 4),
+            cut: report.cut || unfollowed,
         },
+        findings: report.findings,
         shadow: 0,
         registers: Arc::clone(&registers),
         loaded,
@@ -234,6 +252,49 @@ pub fn prepare(
             _root: root,
         }),
     })))
+}
+
+fn wide(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// A context's address space, as the GPU is going to find it.
+pub struct OwnSpace<'a> {
+    /// Its tables.
+    pub root: &'a RootPin,
+    /// The guest's memory.
+    pub map: &'a GuestMap,
+}
+
+impl AddressSpace for OwnSpace<'_> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let gpa = self.root.frame(address).and_then(Gfn::address);
+        gpa.is_some_and(|gpa| self.map.read(gpa + (address & 0xfff), bytes).is_ok())
+    }
+}
+
+/// Looks at the batches without privilege, if somebody is there who does.
+fn scan(
+    source: &Source<'_>,
+    engine: Engine,
+    root: &RootPin,
+    starts: &[u64],
+) -> Result<Report, PrepareError> {
+    let Some(Scan { scanner, opened }) = source.scan else {
+        return Ok(Report::default());
+    };
+    if scanner.mode() == ScanMode::Off || starts.is_empty() {
+        return Ok(Report::default());
+    }
+    let space = OwnSpace {
+        root,
+        map: source.map,
+    };
+    let report = scanner.scan(engine, opened, &space, starts);
+    match report.findings.first() {
+        Some(finding) if scanner.mode() == ScanMode::Refuse => Err((*finding).into()),
+        _ => Ok(report),
+    }
 }
 
 impl Workload {

@@ -5,6 +5,7 @@ use vgpu_config::Share;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::TableLimits;
+use crate::scan::{ScanLimits, ScanMode};
 use crate::windows::WindowLimits;
 
 /// What can be chosen about a vGPU.
@@ -22,6 +23,10 @@ pub struct VgpuConfig {
     pub windows: WindowLimits,
     /// What one submission may cost.
     pub audit: AuditLimits,
+    /// What is done about its batches without privilege.
+    pub scan: ScanMode,
+    /// What that may cost in one submission.
+    pub scan_limits: ScanLimits,
 }
 
 /// Why a vGPU cannot go on: its device model broke the protocol, or it was

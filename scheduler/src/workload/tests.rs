@@ -211,6 +211,7 @@ proptest! {
             windows: &windows,
             pages: &pages,
             limits: AuditLimits { dwords: 8192, depth: 3 },
+            scan: None,
         };
         let mut shadow = Shadow::default();
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
@@ -270,6 +271,7 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         windows: &windows,
         pages: &pages,
         limits: AuditLimits::default(),
+        scan: None,
     };
     // The last dword of a page: the copy costs the audit's budget one dword.
     let batch = (BATCH << 12) + 0xffc;
@@ -333,6 +335,7 @@ fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Work
         windows: &windows,
         pages: &pages,
         limits: AuditLimits::default(),
+        scan: None,
     };
     let set = |index: usize, value: u32| {
         let at = (41 << 12) + u64::try_from(index * 4).unwrap();

@@ -156,6 +156,15 @@ pub struct Context {
 impl Guest {
     /// A guest with `pages` pages of memory.
     pub fn on(scheduler: &Scheduler, id: u64, pages: usize) -> Self {
+        let config = VgpuConfig {
+            id,
+            ..VgpuConfig::default()
+        };
+        Self::with(scheduler, config, pages)
+    }
+
+    /// The same with a vGPU of one's choice.
+    pub fn with(scheduler: &Scheduler, config: VgpuConfig, pages: usize) -> Self {
         let memory = Arc::new(VecMemory::new(pages));
         let table = Arc::new(Table::new());
         let (sender, events) = channel();
@@ -163,10 +172,6 @@ impl Guest {
         let sink = Sink {
             sender,
             open: Arc::clone(&gate),
-        };
-        let config = VgpuConfig {
-            id,
-            ..VgpuConfig::default()
         };
         let handle = scheduler
             .add_vgpu(
@@ -433,6 +438,13 @@ pub mod cmd {
         const POLL: u32 = 1 << 15;
         const EQUAL: u32 = 4 << 12;
         [0x1c << 23 | GLOBAL | POLL | EQUAL | 2, value, address, 0]
+    }
+
+    /// The same through the context's own tables.
+    pub fn wait(address: u64, value: u32) -> [u32; 4] {
+        let [header, value, _, _] = wait_global(0, value);
+        let [low, high] = halves(address);
+        [header & !GLOBAL, value, low, high]
     }
 
     pub fn store(address: u64, value: u32) -> [u32; 4] {

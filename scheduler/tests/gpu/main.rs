@@ -6,6 +6,7 @@ mod driver;
 mod failures;
 mod handover;
 mod one_guest;
+mod scans;
 mod scripted;
 mod seen;
 mod slots;

@@ -8,6 +8,7 @@ use fake_xen::FakeXen;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Scheduler};
 
 /// What can be chosen about a host.
@@ -22,12 +23,15 @@ pub struct SimHostConfig {
     pub command_cost_ns: u32,
     /// Nanoseconds that drawing 1 KiB takes, likewise.
     pub blit_cost_ns_per_kib: u32,
+    /// What is done about batches without privilege.
+    pub scan: ScanMode,
 }
 
 /// A host with one GPU.
 pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
+    scan: ScanMode,
     gpu: Arc<SoftGpu>,
     xen: FakeXen,
 }
@@ -58,6 +62,7 @@ impl SimHost {
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
+            scan: config.scan,
             gpu,
             xen: FakeXen::new(),
         })
@@ -67,6 +72,12 @@ impl SimHost {
     #[must_use]
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// What is done about batches without privilege.
+    #[must_use]
+    pub const fn scan(&self) -> ScanMode {
+        self.scan
     }
 
     /// The hypervisor.

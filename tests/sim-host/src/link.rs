@@ -124,6 +124,7 @@ impl Link {
         let config = VgpuConfig {
             id,
             share,
+            scan: host.scan(),
             ..VgpuConfig::default()
         };
         let failure = Failure::default();
