@@ -11,10 +11,15 @@ pub struct Convergence {
     rounds: u32,
     /// Rounds since it last became clearly shorter.
     stale: u32,
+    /// How long the first round took.
+    first: Duration,
 }
 
 /// Rounds without gain after which it is time.
 const STALE: u32 = 8;
+/// The same if the rounds take long: if those after the first together took
+/// half as long as it did.
+const STALE_SLOW: u32 = 3;
 /// Rounds after which it is time in any case.
 const MOST: u32 = 60;
 
@@ -24,15 +29,20 @@ impl Default for Convergence {
             best: Duration::MAX,
             rounds: 0,
             stale: 0,
+            first: Duration::ZERO,
         }
     }
 }
 
 impl Convergence {
     /// Whether the guest should stop now, when the stop phase is predicted to
-    /// take `predicted`. To be asked after each round.
-    pub fn reached(&mut self, predicted: Duration) -> bool {
+    /// take `predicted`. To be asked after each round, `elapsed` after the
+    /// first began.
+    pub fn reached(&mut self, predicted: Duration, elapsed: Duration) -> bool {
         self.rounds += 1;
+        if self.rounds == 1 {
+            self.first = elapsed;
+        }
         // A tenth less is clearly shorter.
         if predicted < self.best.saturating_sub(self.best / 10) {
             self.best = predicted;
@@ -40,8 +50,10 @@ impl Convergence {
             return false;
         }
         self.stale += 1;
+        let slow = elapsed.saturating_sub(self.first) > self.first / 2;
+        let most = if slow { STALE_SLOW } else { STALE };
         let good = predicted <= self.best.saturating_add(self.best / 10);
-        self.rounds >= MOST || self.stale >= 2 * STALE || (self.stale >= STALE && good)
+        self.rounds >= MOST || self.stale >= 2 * most || (self.stale >= most && good)
     }
 }
 
@@ -49,11 +61,24 @@ impl Convergence {
 mod tests {
     use super::*;
 
-    fn rounds(predicted: impl Fn(u32) -> u64) -> u32 {
+    /// With a first round of a second, and others of so many milliseconds.
+    fn rounds_of(each: u32, predicted: impl Fn(u32) -> u64) -> u32 {
         let mut convergence = Convergence::default();
-        let reached = (0..).find(|&n| convergence.reached(Duration::from_millis(predicted(n))));
-        reached.unwrap()
+        let elapsed = |n| Duration::from_millis(1000) + Duration::from_millis(1) * each * n;
+        let mut reached =
+            |n| convergence.reached(Duration::from_millis(predicted(n)), elapsed(n));
+        (0..).find(|&n| reached(n)).unwrap()
     }
+
+    fn rounds(predicted: impl Fn(u32) -> u64) -> u32 {
+        rounds_of(10, predicted)
+    }
+
+    #[test]
+    fn long_rounds_are_fewer() {
+        assert_eq!(rounds_of(400, |_| 20), STALE_SLOW);
+    }
+
 
     #[test]
     fn it_goes_on_while_there_is_gain() {

@@ -8,6 +8,7 @@ mod machine;
 mod methods;
 mod pattern;
 mod rates;
+mod vgpu;
 mod world;
 
 use anyhow::Context;
@@ -16,10 +17,11 @@ use serde::Serialize;
 
 use crate::ratio::as_f64;
 use crate::table;
-use machine::Emulated;
+use machine::{Emulated, Machine};
 use methods::{Bench, Run, Way};
 use pattern::Pattern;
 use rates::Rates;
+use vgpu::Vgpu;
 
 /// Migration between two simulated hosts: downtime, bytes, pages, misses.
 #[derive(clap::Args)]
@@ -28,7 +30,17 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only the smallest memory, at one speed.
+    /// Sizes of graphics memory in MB.
+    #[arg(long, value_name = "MB", value_delimiter = ',', default_values_t = [128, 512, 2048],
+          value_parser = clap::value_parser!(u32).range(16..=4096))]
+    mem: Vec<u32>,
+
+    /// Speeds of the way to the target in Gb/s.
+    #[arg(long, value_name = "GBIT", value_delimiter = ',', default_values_t = [1, 10, 25],
+          value_parser = clap::value_parser!(u32).range(1..=400))]
+    gbit: Vec<u32>,
+
+    /// Only a small memory at one speed, in less than a second.
     #[arg(long)]
     quick: bool,
 }
@@ -61,14 +73,14 @@ struct Summary {
 /// # Errors
 /// When a guest cannot be simulated, or a page differs that nobody wrote.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    super::show(args.json, &measure(args.quick)?, text)
+    super::show(args.json, &measure(args)?, text)
 }
 
-fn measure(quick: bool) -> anyhow::Result<Report> {
-    let (sizes, speeds, measured): (&[u32], &[u32], _) = if quick {
+fn measure(args: &Args) -> anyhow::Result<Report> {
+    let (sizes, speeds, measured): (&[u32], &[u32], _) = if args.quick {
         (&[16], &[10], 2048)
     } else {
-        (&[128, 512, 2048], &[1, 10, 25], 65536)
+        (&args.mem, &args.gbit, 65536)
     };
     let rates = [Rates::measure(1, measured)?, Rates::measure(2, measured)?];
     let mut runs = Vec::new();
@@ -83,15 +95,24 @@ fn measure(quick: bool) -> anyhow::Result<Report> {
     })
 }
 
+/// Up to this, the guest has a whole vGPU. Above, only what it writes is
+/// emulated: the time goes into the writes themselves.
+const VGPU_MB: u32 = 512;
+
 fn of_size(mem_mb: u32, speeds: &[u32], rates: [Rates; 2]) -> anyhow::Result<Vec<Run>> {
     let pages = mem_mb * 256;
-    let mut machine = Emulated::new(pages);
+    let emulated = mem_mb > VGPU_MB;
+    let mut machine: Box<dyn Machine> = if emulated {
+        Box::new(Emulated::new(pages))
+    } else {
+        Box::new(Vgpu::new(pages)?)
+    };
     let mut target = vec![[0; PAGE_SIZE]; usize::try_from(pages)?];
     let mut bench = Bench {
-        machine: &mut machine,
+        machine: &mut *machine,
         target: &mut target,
         rates,
-        engine: "emulated",
+        engine: if emulated { "emulated" } else { "softgpu" },
     };
     let mut runs = Vec::new();
     for &gbit in speeds {

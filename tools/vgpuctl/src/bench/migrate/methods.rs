@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use vgpu_migrate::adaptive::{AtStop, Costs, Plan};
 use vgpu_migrate::connection::Bucket;
-use vgpu_migrate::precopy::{Candidates, Carrier, Convergence, Host, Options, Precopy};
+use vgpu_migrate::precopy::{Candidates, Carrier, Clock, Convergence, Host, Options, Precopy};
 use vgpu_migrate::{Method, Page};
 
 use super::machine::Machine;
@@ -181,7 +181,7 @@ impl Bench<'_> {
         }
         if !matches!(way, Way::StopAndCopy | Way::Published) {
             let mut convergence = Convergence::default();
-            while !convergence.reached(precopy.predicted_stop(host.carrier)) {
+            while !convergence.reached(precopy.predicted_stop(host.carrier), world.now()) {
                 let next = host.clock.now() + PACE;
                 precopy.round(&host)?;
                 world.wait_until(next);
