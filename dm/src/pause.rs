@@ -82,4 +82,3 @@ impl Pause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("vgpud has not answered a ping through the rings in {} ms", .0.as_millis())]
 pub struct NotStill(pub Duration);
-

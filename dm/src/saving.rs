@@ -6,9 +6,9 @@ use guest_memory::Gfn;
 use vgpu_device::{Config, DeviceV1};
 use xen_glue::{TableError, TableFrames};
 
+use crate::Server;
 use crate::pause::NotStill;
 use crate::windows::TableStays;
-use crate::Server;
 
 /// A saved device is not what the configuration says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use guest_memory::{GuestMemory, Recorder, WrittenPages};
 use serde::Serialize;
-use vgpu_device::{
-    Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams,
-};
+use vgpu_device::{Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams};
 use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
 use xen_glue::{
     DeviceModel, DeviceModelError, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor,

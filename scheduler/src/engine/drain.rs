@@ -110,8 +110,7 @@ impl EngineUnit {
             owner, switcher, ..
         } = &mut *state;
         if let Some(owner) = owner.as_ref().filter(|o| o.vgpu == vgpu) {
-            self.hardware
-                .collect(switcher, &mut lock(&owner.registers));
+            self.hardware.collect(switcher, &mut lock(&owner.registers));
         }
     }
 }

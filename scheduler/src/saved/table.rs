@@ -35,7 +35,9 @@ pub enum BadTable {
         kind: u32,
     },
     /// A run is empty, or there are more entries than a table has.
-    #[error("run at byte {at} has {entries} entries behind {before}, allowed: 1 up to 0x100000 in all")]
+    #[error(
+        "run at byte {at} has {entries} entries behind {before}, allowed: 1 up to 0x100000 in all"
+    )]
     Count {
         /// Where.
         at: usize,
@@ -56,7 +58,9 @@ pub enum BadTable {
 
 /// How many of `entries` are the first, or follow it `step` apart.
 fn run(entries: &[u64], step: u64) -> usize {
-    let follows = entries.windows(2).take_while(|w| w[0].wrapping_add(step) == w[1]);
+    let follows = entries
+        .windows(2)
+        .take_while(|w| w[0].wrapping_add(step) == w[1]);
     follows.count() + 1
 }
 

@@ -96,9 +96,8 @@ impl RegisterFile {
     #[must_use]
     pub fn save(&self) -> Vec<(u32, u32)> {
         let slots = self.layout.slots.iter().zip(&self.values);
-        let kept = slots.filter(|(s, v)| {
-            !s.register.is_volatile() && **v != s.register.row.reset & s.width
-        });
+        let kept = slots
+            .filter(|(s, v)| !s.register.is_volatile() && **v != s.register.row.reset & s.width);
         kept.map(|(slot, value)| (slot.offset, *value)).collect()
     }
 

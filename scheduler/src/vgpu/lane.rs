@@ -150,7 +150,9 @@ impl Lane {
         let first = (flight.element, flight.descriptor);
         for back in std::iter::once(first).chain(flight.also) {
             let order = |e: &Element| (e.seq, e.element);
-            let at = self.again.partition_point(|(e, _)| order(e) < order(&back.0));
+            let at = self
+                .again
+                .partition_point(|(e, _)| order(e) < order(&back.0));
             self.again.insert(at, back);
         }
     }

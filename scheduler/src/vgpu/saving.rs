@@ -126,7 +126,11 @@ impl Vgpu {
         }
         Ok(Drained {
             waited: start.elapsed(),
-            put_back: self.lanes.iter().map(|s| lock(&s.lane).put_back_count()).sum(),
+            put_back: self
+                .lanes
+                .iter()
+                .map(|s| lock(&s.lane).put_back_count())
+                .sum(),
         })
     }
 
