@@ -84,7 +84,7 @@ fn work_goes_on_where_the_guest_does() {
     let mut done = 0;
     let mut put_back = 0;
     let mut in_flight = 0;
-    for trip in 1..=20 {
+    for trip in 1..=12 {
         done += work(&mut driver, &mut random);
         here.0.begin_save().unwrap();
         done += work(&mut driver, &mut random);
@@ -118,7 +118,7 @@ fn a_save_that_comes_to_nothing_leaves_the_guest_at_work() {
     let has = || here.0.domain().current_reservation();
     let before = has();
     let ram = here.0.server().table();
-    for round in 0..12 {
+    for round in 0..9 {
         work(&mut driver, &mut random);
         here.0.begin_save().unwrap();
         assert_eq!(
