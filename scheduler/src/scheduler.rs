@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gen8::Engine;
 use gpu_bus::Gpu;
-use guest_memory::GuestMemory;
+use guest_memory::{GuestMemory, WrittenPages};
 use vgpu_config::Share;
 use vgpu_ring::Request;
 
@@ -303,6 +303,13 @@ impl Handle {
     /// Goes on after [`Handle::suspend`]; what was taken back runs.
     pub fn resume(&self) {
         self.vgpu.resume();
+    }
+
+    /// The guest's pages that this process writes when it brings contexts up
+    /// to date. What the GPU writes is not among them.
+    #[must_use]
+    pub fn written(&self) -> &WrittenPages {
+        self.vgpu.written()
     }
 
     /// What to save of the vGPU, after [`Handle::suspend`] and when every

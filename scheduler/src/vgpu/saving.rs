@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gen8::{Engine, EngineSet};
+use guest_memory::WrittenPages;
 use serde::{Deserialize, Serialize};
 
 use super::Vgpu;
@@ -140,6 +141,11 @@ impl Vgpu {
             lock(&self.slot(engine).lane).held = false;
             self.worker.advance(engine);
         }
+    }
+
+    /// The guest's pages that vgpud writes.
+    pub(crate) fn written(&self) -> &WrittenPages {
+        self.map.written()
     }
 
     /// What to save, after [`Self::suspend`].

@@ -7,7 +7,7 @@ use anyhow::Context;
 use fake_xen::{Domain, DomainConfig, FakeXen, Interrupt, MmioHole, Vcpu, place_bars};
 use gen8::Engine;
 use guest_driver::Platform;
-use guest_memory::{GuestMemory, Recorder, WrittenPages};
+use guest_memory::GuestMemory;
 use vgpu_config::Share;
 use vgpu_device::DeviceV1;
 use vgpu_dm::{Server, ServerConfig};
@@ -74,7 +74,6 @@ pub struct SimGuest {
     pub(crate) server: Server,
     pub(crate) link: Link,
     vcpu: Vcpu,
-    pub(crate) written: Arc<WrittenPages>,
     pub(crate) xen: FakeXen,
     domain: OwnDomain,
 }
@@ -84,7 +83,6 @@ struct Attached {
     owned: OwnDomain,
     link: Link,
     server: Server,
-    written: Arc<WrittenPages>,
 }
 
 impl SimGuest {
@@ -98,7 +96,6 @@ impl SimGuest {
             owned,
             link,
             server,
-            written,
         } = Self::attach(host, config, None, |_| Ok(()))?;
         let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
         // What mmio_hole= gives: room for the aperture below 4 GiB.
@@ -111,7 +108,6 @@ impl SimGuest {
             server,
             link,
             vcpu,
-            written,
             xen: host.hypervisor().clone(),
             domain: owned,
         })
@@ -133,14 +129,12 @@ impl SimGuest {
             owned,
             link,
             server,
-            written,
         } = Self::attach(host, config, Some(saved), fill)?;
         let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
         Ok(Self {
             server,
             link,
             vcpu,
-            written,
             xen: host.hypervisor().clone(),
             domain: owned,
         })
@@ -178,8 +172,6 @@ impl SimGuest {
         if let Some(witness) = &config.witness {
             memory = witness.watch(memory);
         }
-        let written = Arc::new(WrittenPages::default());
-        let memory = Arc::new(Recorder::new(memory, Arc::clone(&written)));
         let id = u64::from(domain.id().0);
         let restored = saved.map(|s| s.scheduler.clone());
         let (link, end) = Link::start(host, id, config.share, memory, table, restored)?;
@@ -198,7 +190,6 @@ impl SimGuest {
             owned,
             link,
             server,
-            written,
         })
     }
 

@@ -27,7 +27,7 @@ impl SimGuest {
             let memory = self.xen.open_domain_memory()?;
             TableFrames::remove(&*memory, self.domain().id())?;
         }
-        self.written.start();
+        self.link.handle().written().start();
         self.server.record();
         Ok(())
     }
@@ -40,7 +40,7 @@ impl SimGuest {
         self.server.go_on();
         self.link.handle().resume();
         self.server.stop_recording();
-        self.written.stop();
+        self.link.handle().written().stop();
         if !self.link.table().in_ram() {
             let (memory, privcmd) = (self.xen.open_domain_memory()?, self.xen.open_privcmd()?);
             let frames = TableFrames::create(&*memory, &*privcmd, self.domain().id())?;
