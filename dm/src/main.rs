@@ -94,10 +94,7 @@ fn attach(control: &Connection, arguments: &Arguments) -> anyhow::Result<Server>
 
 /// Our end of the shared area and the saved device, from the descriptors of
 /// the first message.
-fn descriptors(
-    mut fds: Vec<OwnedFd>,
-    restored: bool,
-) -> anyhow::Result<(DeviceEnd, Option<File>)> {
+fn descriptors(mut fds: Vec<OwnedFd>, restored: bool) -> anyhow::Result<(DeviceEnd, Option<File>)> {
     let count = fds.len();
     let allowed = if restored { 4 } else { 3 };
     let saved = if restored { fds.pop() } else { None };
