@@ -13,7 +13,9 @@ use vgpu_ring::Request;
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
-use crate::engine::{BringUpError, Common, EngineUnit, EngineView, Hardware};
+use crate::engine::{
+    BringUpError, Common, EngineUnit, EngineView, Hardware, IdleContext, IdleError,
+};
 use crate::events::EventSink;
 use crate::ggtt::GuestGgtt;
 use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
@@ -63,6 +65,9 @@ pub enum SchedulerError {
     /// An engine did not come up.
     #[error(transparent)]
     BringUp(#[from] BringUpError),
+    /// No context to take others off with.
+    #[error(transparent)]
+    Idle(#[from] IdleError),
     /// No thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -125,7 +130,8 @@ impl Scheduler {
                 pages.allocate()?,
                 Arc::clone(&reset),
             )?;
-            Ok(EngineUnit::new(hardware, common.clone()))
+            let idle = IdleContext::new(engine, &pages, &windows)?;
+            Ok(EngineUnit::new(hardware, idle, common.clone()))
         };
         interrupt::disable(&gpu);
         let engines = Arc::new([

@@ -28,7 +28,7 @@ use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
 use lane::{Element, Lane, LoadError, Shadows};
 pub use memory::MemoryView;
-pub use saving::{BadScheduler, Drained, EngineV1, SchedulerV1, StillRuns};
+pub use saving::{BadScheduler, Drained, EngineV1, InterruptedV1, SchedulerV1, StillRuns};
 use worker::Worker;
 
 /// Refusals kept for inspection.

@@ -135,6 +135,12 @@ impl Switcher {
         }
     }
 
+    /// A workload of the owner was taken off: some of its effects happened.
+    pub fn interrupted(&mut self, file: &mut RegisterFile) {
+        file.stale |= self.layout.touched;
+        self.image.forget();
+    }
+
     /// A workload of the owner ended.
     pub fn ran(&mut self, file: &mut RegisterFile, effects: &Effects) {
         for effect in effects.entries() {

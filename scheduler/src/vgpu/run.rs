@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::engine::{Client, Outcome};
 use crate::switch::RegisterFile;
 use crate::sync::lock;
-use crate::workload::{self, PrepareError, Shadow, Source, Workload};
+use crate::workload::{self, InBatch, Interrupted, PrepareError, Shadow, Source, Workload};
 
 impl Vgpu {
     /// Prepares what the lane has next, as far ahead as it goes. The lane is
@@ -48,8 +48,10 @@ impl Vgpu {
             let Some(number) = lane.free_shadow() else {
                 return;
             };
+            let resumed = lane.interrupted().filter(|(at, _)| *at == lrca);
+            let resumed = resumed.map(|(_, batch)| batch);
             drop(lane);
-            let prepared = self.prepare(engine, &mut shadows[number], descriptor);
+            let prepared = self.prepare(engine, &mut shadows[number], descriptor, resumed);
             // What one shadow learned of the lane's contexts is true of all.
             Shadow::agree(&mut *shadows);
             let mut lane = lock(&slot.lane);
@@ -156,8 +158,9 @@ impl Vgpu {
         engine: Engine,
         shadow: &mut Shadow,
         descriptor: Descriptor,
+        resumed: Option<Option<InBatch>>,
     ) -> Result<workload::Element, PrepareError> {
-        self.with_source(|source| workload::prepare(source, shadow, engine, descriptor))
+        self.with_source(|source| workload::prepare(source, shadow, engine, descriptor, resumed))
             .unwrap_or(Ok(workload::Element::Empty))
     }
 
@@ -223,8 +226,13 @@ impl Client for Vgpu {
             }
         }
         let tail = lock(&slot.lane).land(shadow);
-        if let (Outcome::Done, Some(tail)) = (outcome, tail) {
-            let bytes = workload.write_back(&self.map, tail);
+        let head = match outcome {
+            Outcome::Done => tail,
+            Outcome::Interrupted(Interrupted { head, .. }) => Some(head),
+            Outcome::Cancelled | Outcome::Failed { .. } => None,
+        };
+        if let Some(head) = head {
+            let bytes = workload.write_back(&self.map, head);
             let bytes = u64::try_from(bytes).unwrap_or(0);
             slot.counters.bytes_copied.add(bytes);
         }
@@ -247,7 +255,11 @@ impl Client for Vgpu {
             (Some(flight), Outcome::Cancelled) if lane.held && !lane.stopped => {
                 lane.put_back(flight);
             }
-            (None, _) | (_, Outcome::Cancelled | Outcome::Failed { .. }) => {}
+            (Some(flight), Outcome::Interrupted(place)) if !lane.stopped => {
+                lane.interrupt(flight.lrca(), place.batch);
+                lane.put_back(flight);
+            }
+            _ => {}
         }
         let more = lane.waiting() > 0;
         drop(lane);

@@ -58,6 +58,6 @@ impl Rig {
             limits: AuditLimits::default(),
         };
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        prepare(&source, shadow, Engine::Rcs, descriptor)
+        prepare(&source, shadow, Engine::Rcs, descriptor, None)
     }
 }
