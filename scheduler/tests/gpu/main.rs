@@ -6,6 +6,7 @@ mod driver;
 mod failures;
 mod handover;
 mod one_guest;
+mod saving;
 mod scans;
 mod scripted;
 mod seen;
