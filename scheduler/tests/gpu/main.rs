@@ -6,6 +6,8 @@ mod driver;
 mod failures;
 mod handover;
 mod one_guest;
+mod saving;
+mod scans;
 mod scripted;
 mod seen;
 mod slots;
