@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gen8::Engine;
+use gen8::{Engine, Platform};
 use gpu_bus::Gpu;
 use guest_memory::GuestMemory;
 use vgpu_config::Share;
@@ -29,6 +29,8 @@ use crate::windows::Windows;
 /// What can be chosen about the scheduler.
 #[derive(Clone)]
 pub struct Config {
+    /// What the GPU is, and so are the vGPUs.
+    pub gpu: &'static Platform,
     /// How long a workload may hold an engine.
     pub run_limit: Duration,
     /// Pages of 4 KiB for shadow tables, shadow rings and the like.
@@ -44,6 +46,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            gpu: Default::default(),
             run_limit: Duration::from_secs(10),
             // 1 GiB; taken in pieces of 2 MiB as needed.
             own_pages: 1 << 18,
@@ -73,6 +76,7 @@ pub enum SchedulerError {
 
 /// What vGPUs share.
 pub(crate) struct Shared {
+    pub gpu: &'static Platform,
     pub dma: Arc<DmaSpace>,
     pub pages: Arc<HostPages>,
     pub windows: Arc<Windows>,
@@ -113,6 +117,7 @@ impl Scheduler {
             mode: config.switch_mode,
             trace: Arc::clone(&trace),
             line: Arc::clone(&line),
+            gpu: config.gpu,
         };
         let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
             let hardware = Hardware::bring_up(
@@ -148,6 +153,7 @@ impl Scheduler {
             gpu,
             line,
             shared: Arc::new(Shared {
+                gpu: config.gpu,
                 dma,
                 pages,
                 windows,

@@ -1,6 +1,5 @@
 //! What each command is checked for.
 
-use gen8::access;
 use gen8::cmd::flags::{batch_start, flush_dw};
 use gen8::cmd::{Command, Guests, mi_op, pipe_control};
 
@@ -52,14 +51,14 @@ impl<S: Site> Auditor<'_, S> {
             Ok(())
         };
         let write = |offset: u32, value: Option<u32>| {
-            if access::may_write(self.engine, offset, value) {
+            if self.gpu.rules.may_write(self.engine, offset, value) {
                 return Ok(());
             }
             let rule = Rule::RegisterWrite { offset, value };
             Err(refuse(command, header, at, rule))
         };
         let read = |offset: u32| {
-            if access::may_read(self.engine, offset) {
+            if self.gpu.rules.may_read(self.engine, offset) {
                 return Ok(());
             }
             Err(refuse(command, header, at, Rule::RegisterRead { offset }))

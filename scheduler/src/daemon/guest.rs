@@ -93,7 +93,7 @@ impl Guest {
         };
         let dm = DmProcess::start(
             command,
-            StartDm::new(domid, claim.spec(), vgpu.table_gfn()),
+            StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table_gfn()),
             [area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()],
             limits.attach,
         )?;

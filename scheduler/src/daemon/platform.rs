@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
 use vgpu_sched::events::EventSink;
@@ -52,6 +52,9 @@ pub struct Identity {
 
 /// The host.
 pub trait Platform: Send + Sync {
+    /// What the GPU is.
+    fn gpu(&self) -> Gpu;
+
     /// Who the guest `domid` is, as far as Xen's toolstack tells.
     fn identify(&self, domid: u16) -> Identity;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::Value;
 use softgpu::SoftGpu;
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
 use vgpu_sched::clock::{Clock, nanos};
@@ -30,6 +30,7 @@ const CACHE_BYTES: u64 = 256 << 20;
 
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {
+    kind: Gpu,
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
@@ -41,16 +42,33 @@ impl XenPlatform {
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(config: &Config) -> anyhow::Result<Self> {
+    pub fn open(gpu: Gpu, config: Config) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
-        let gpu = SoftGpu::new(softgpu::Config::default(), dma.clone(), line.clone());
-        let scheduler = Scheduler::start(config, gpu.clone(), dma, line)
+        let kind = gpu;
+        let platform = match kind {
+            Gpu::Bdw => &gen8::platform::BDW,
+            Gpu::Kbl => &gen8::platform::KBL,
+        };
+        let config = Config {
+            gpu: platform,
+            ..config
+        };
+        let gpu = SoftGpu::new(
+            softgpu::Config {
+                platform,
+                ..softgpu::Config::default()
+            },
+            dma.clone(),
+            line.clone(),
+        );
+        let scheduler = Scheduler::start(&config, gpu.clone(), dma, line)
             .context("the scheduler does not start")?;
         Ok(Self {
+            kind,
             scheduler,
             privcmd,
             _gpu: gpu,
@@ -59,6 +77,10 @@ impl XenPlatform {
 }
 
 impl Platform for XenPlatform {
+    fn gpu(&self) -> Gpu {
+        self.kind
+    }
+
     fn identify(&self, domid: u16) -> Identity {
         let read = || -> Result<Identity, XenstoreError> {
             let xenstore = Xenstore::open()?;

@@ -141,6 +141,7 @@ impl Vgpu {
     fn with_source<T>(&self, with: impl FnOnce(&Source<'_>) -> T) -> Option<T> {
         let table = lock(&self.table).clone()?;
         Some(with(&Source {
+            gpu: self.shared.gpu,
             vgpu: self.id(),
             map: &self.map,
             table: table.as_ref(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fake_xen::FakeXen;
+use gen8::Platform;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
@@ -13,6 +14,8 @@ use vgpu_sched::scheduler::{Config, Scheduler};
 /// What can be chosen about a host.
 #[derive(Clone, Debug, Default)]
 pub struct SimHostConfig {
+    /// What its GPU is, and so are its guests' GPUs.
+    pub gpu: &'static Platform,
     /// Where softgpu notes the pages it wrote.
     pub write_log: Option<Arc<WriteLog>>,
     /// How long a workload may hold an engine; the scheduler's default if
@@ -29,6 +32,7 @@ pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     gpu: Arc<SoftGpu>,
+    platform: &'static Platform,
     xen: FakeXen,
 }
 
@@ -42,6 +46,7 @@ impl SimHost {
         let line = Arc::new(Line::default());
         let gpu = SoftGpu::new(
             softgpu::Config {
+                platform: config.gpu,
                 write_log: config.write_log,
                 command_cost_ns: config.command_cost_ns,
                 blit_cost_ns_per_kib: config.blit_cost_ns_per_kib,
@@ -50,7 +55,10 @@ impl SimHost {
             dma.clone(),
             line.clone(),
         );
-        let mut chosen = Config::default();
+        let mut chosen = Config {
+            gpu: config.gpu,
+            ..Config::default()
+        };
         if let Some(limit) = config.run_limit {
             chosen.run_limit = limit;
         }
@@ -59,6 +67,7 @@ impl SimHost {
         Ok(Self {
             scheduler,
             gpu,
+            platform: config.gpu,
             xen: FakeXen::new(),
         })
     }
@@ -73,6 +82,12 @@ impl SimHost {
     #[must_use]
     pub const fn hypervisor(&self) -> &FakeXen {
         &self.xen
+    }
+
+    /// What its GPU is.
+    #[must_use]
+    pub const fn platform(&self) -> &'static Platform {
+        self.platform
     }
 
     /// The GPU.

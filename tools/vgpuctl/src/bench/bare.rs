@@ -143,7 +143,7 @@ impl Guest {
             memory: Arc::clone(&memory),
             table: Arc::clone(&table),
         };
-        let mut gpu = guest_driver::Gpu::unprobed(machine);
+        let mut gpu = guest_driver::Gpu::unprobed(machine, &gen8::platform::BDW);
         let mut frames = Frames::new(1, u64::try_from(frames)?);
         let contexts = (1..=contexts)
             .map(|n| Context::new(&mut gpu, &mut frames, engine, n * 0x20))
@@ -182,6 +182,7 @@ impl Guest {
 
     fn source<'a>(&'a self, host: &'a Host) -> Source<'a> {
         Source {
+            gpu: &gen8::platform::BDW,
             vgpu: self.id,
             map: &self.map,
             table: &*self.table,
