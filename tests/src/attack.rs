@@ -308,10 +308,12 @@ fn assert_bounded(vgpu: &VgpuView) {
         "{} events",
         vgpu.events_waiting
     );
-    assert!(vgpu.refusals.len() <= REFUSALS);
-    let longest = vgpu.refusals.iter().map(|r| format!("{r:?}").len());
-    let longest = longest.max().unwrap_or(0);
-    assert!(longest <= REFUSAL_BYTES, "{:?}", vgpu.refusals);
+    assert!(vgpu.refusals.len().max(vgpu.noticed.len()) <= REFUSALS);
+    let told = [&vgpu.refusals, &vgpu.noticed];
+    for complaint in told.into_iter().flatten() {
+        let text = format!("{complaint:?}");
+        assert!(text.len() <= REFUSAL_BYTES, "{text}");
+    }
     assert!(vgpu.memory.rings_kib <= RINGS_KIB, "{:?}", vgpu.memory);
     for lane in &vgpu.engines {
         assert!(lane.waiting_loads <= 64, "{lane:?}");
