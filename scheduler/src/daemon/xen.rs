@@ -26,7 +26,7 @@ use super::translate;
 
 /// Address space for mappings of one guest's memory. What the GPU uses stays
 /// mapped beyond it.
-const CACHE_BYTES: u64 = 256 << 20;
+const CACHE_BYTES: u64 = 4 << 30;
 
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {
