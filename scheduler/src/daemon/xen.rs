@@ -28,9 +28,10 @@ use super::reclaim::reclaim;
 use super::table::Table;
 use super::translate;
 
-/// Address space for mappings of one guest's memory. What the GPU uses stays
-/// mapped beyond it.
-const CACHE_BYTES: u64 = 256 << 20;
+/// Address space for mappings of one guest's memory. Tables and buffers of a
+/// guest lie all over its memory; with less room than they need, each request
+/// maps and unmaps what it compares. Page tables for all of it take 8 MiB.
+const CACHE_BYTES: u64 = 4 << 30;
 
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {

@@ -157,6 +157,9 @@ fn conclude(
 ) -> anyhow::Result<bool> {
     let verdict = (scenario.judge)(facts, options.form());
     let mut failures: Vec<String> = reason(end, took).into_iter().collect();
+    // A guest's program that Xen stopped may say little of it.
+    let complaint = facts.dom0.block("xen-complaints").first();
+    failures.extend(complaint.map(|line| format!("xen: {line}")));
     failures.extend(verdict.failures);
     let passed = failures.is_empty();
     let mut result = verdict.result;
