@@ -5,6 +5,7 @@ mod driver;
 mod failures;
 mod handover;
 mod one_guest;
+mod scanned;
 mod scans;
 mod scripted;
 mod seen;
