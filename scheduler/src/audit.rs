@@ -119,6 +119,11 @@ impl<'a, S: Site> Auditor<'a, S> {
         self.starts_certain = false;
     }
 
+    /// What is audited comes behind the rest of a batch without privilege.
+    pub fn goes_on_in_user_batch(&mut self) {
+        self.effects.user_batch();
+    }
+
     /// What was audited since the last call does to registers.
     pub fn take_effects(&mut self) -> Effects {
         std::mem::replace(&mut self.effects, Effects::new(self.engine))

@@ -22,6 +22,7 @@ pub mod policy;
 pub mod ppgtt;
 pub mod qmp;
 pub mod registers;
+pub mod saved;
 pub mod scan;
 pub mod scheduler;
 pub mod switch;

@@ -4,6 +4,7 @@ mod config;
 mod lane;
 mod memory;
 mod run;
+mod saving;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
 use lane::{Element, Lane, LoadError, Shadows};
 pub use memory::MemoryView;
+pub use saving::{BadScheduler, Drained, EngineV1, InterruptedV1, SchedulerV1, StillRuns};
 use worker::Worker;
 
 struct LaneSlot {
@@ -225,6 +227,8 @@ impl Vgpu {
             lock(&slot.lane).clear();
             self.shared.engines[engine.index()].cancel(self.id());
             let mut lane = lock(&slot.lane);
+            // What was cancelled may have come back.
+            lane.clear();
             if reset {
                 lane.stopped = false;
                 lock(&slot.registers).reset();

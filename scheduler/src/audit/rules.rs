@@ -52,7 +52,8 @@ impl<S: Site> Auditor<'_, S> {
         self.commands += 1;
         let header = word(words, 0);
         let bad = |rule| Err(refuse(command, header, at, rule));
-        if command.guests == Guests::Refused {
+        // Nobody knows the addresses of what only its group is known of.
+        if command.guests == Guests::Refused || command.is_group() {
             return bad(Rule::Forbidden);
         }
         let have = u32::try_from(words.len()).unwrap_or(u32::MAX);

@@ -374,6 +374,30 @@ fn batches_are_copied_deep_but_not_for_ever() {
     );
 }
 
+#[test]
+fn what_only_its_group_is_known_of_has_no_privilege() {
+    // Among the last video packets is the number of PIPE_CONTROL, which
+    // writes to a global address.
+    for (engine, header) in [
+        (Engine::Vecs, 0x7a00_0004),
+        (Engine::Vcs, 0x7a00_0004),
+        (Engine::Vcs, 0x7604_0004),
+    ] {
+        let command = cmd::decode(engine, header).unwrap();
+        let mut site = Fake::default();
+        let mut words = [header, 1 << 24 | 1 << 14, 0x1000, 0, 1, 2];
+        let mut auditor = Auditor::new(engine, &mut site, AuditLimits::default());
+        let refused = auditor.ring(&mut words, 0, RING).unwrap_err();
+        let AuditError::Refused(refusal) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(
+            (refusal.command, refusal.rule),
+            (command.name, Rule::Forbidden)
+        );
+    }
+}
+
 /// Every global address in commands that passed, by a reading of its own.
 fn global_addresses(engine: Engine, words: &[u32]) -> Vec<u32> {
     let mut found = Vec::new();

@@ -2,6 +2,7 @@
 
 use vgpu_config::Share;
 
+use super::SchedulerV1;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::TableLimits;
@@ -27,6 +28,8 @@ pub struct VgpuConfig {
     pub scan: ScanMode,
     /// What that may cost in one submission.
     pub scan_limits: ScanLimits,
+    /// What was saved of it, if it is not new.
+    pub restored: Option<SchedulerV1>,
 }
 
 /// Why a vGPU cannot go on: its device model broke the protocol, or it was

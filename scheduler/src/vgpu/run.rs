@@ -15,7 +15,7 @@ use crate::engine::{Client, Outcome};
 use crate::scan::{Scan, ScanMode};
 use crate::switch::RegisterFile;
 use crate::sync::lock;
-use crate::workload::{self, PrepareError, Shadow, Source, Workload};
+use crate::workload::{self, InBatch, Interrupted, PrepareError, Shadow, Source, Workload};
 
 impl Vgpu {
     /// Prepares what the lane has next, as far ahead as it goes. The lane is
@@ -30,8 +30,8 @@ impl Vgpu {
                 return;
             };
             let lrca = descriptor.lrca();
-            if lane.flights().iter().any(|f| f.lrca == lrca) {
-                let last = lane.last_flight().map(|l| (l.lrca, l.shadow, l.tail));
+            if lane.flights().iter().any(|f| f.lrca() == lrca) {
+                let last = lane.last_flight().map(|l| (l.lrca(), l.shadow, l.tail));
                 drop(lane);
                 match last {
                     Some((last, shadow, tail))
@@ -50,8 +50,10 @@ impl Vgpu {
             let Some(number) = lane.free_shadow() else {
                 return;
             };
+            let resumed = lane.interrupted().filter(|(at, _)| *at == lrca);
+            let resumed = resumed.map(|(_, batch)| batch);
             drop(lane);
-            let prepared = self.prepare(engine, &mut shadows[number], descriptor);
+            let prepared = self.prepare(engine, &mut shadows[number], descriptor, resumed);
             // What one shadow learned of the lane's contexts is true of all.
             Shadow::agree(&mut *shadows);
             let mut lane = lock(&slot.lane);
@@ -74,7 +76,7 @@ impl Vgpu {
                     lane.take();
                     lane.depart(Flight {
                         element,
-                        lrca,
+                        descriptor,
                         tail: work.guest_tail(),
                         shadow: number,
                         also: Vec::new(),
@@ -91,7 +93,7 @@ impl Vgpu {
                 Ok(workload::Element::Empty) => {
                     lane.take();
                     match lane.last_flight() {
-                        Some(last) => last.also.push(element),
+                        Some(last) => last.also.push((element, descriptor)),
                         None => self.empty(engine, element),
                     }
                 }
@@ -136,7 +138,7 @@ impl Vgpu {
         match lane.last_flight() {
             Some(l) if l.shadow == shadow && l.tail == tail && !l.landing => {
                 l.tail = new_tail;
-                l.also.push(element);
+                l.also.push((element, descriptor));
                 lane.take();
                 true
             }
@@ -169,6 +171,7 @@ impl Vgpu {
         engine: Engine,
         shadow: &mut Shadow,
         descriptor: Descriptor,
+        resumed: Option<Option<InBatch>>,
     ) -> Result<workload::Element, PrepareError> {
         let opened = match self.scanner.mode() {
             ScanMode::Off => Vec::new(),
@@ -179,7 +182,7 @@ impl Vgpu {
             opened: &opened,
         };
         self.with_source(Some(scan), |source| {
-            workload::prepare(source, shadow, engine, descriptor)
+            workload::prepare(source, shadow, engine, descriptor, resumed)
         })
         .unwrap_or(Ok(workload::Element::Empty))
     }
@@ -249,8 +252,13 @@ impl Client for Vgpu {
             }
         }
         let tail = lock(&slot.lane).land(shadow);
-        if let (Outcome::Done, Some(tail)) = (outcome, tail) {
-            let bytes = workload.write_back(&self.map, tail);
+        let head = match outcome {
+            Outcome::Done => tail,
+            Outcome::Interrupted(Interrupted { head, .. }) => Some(head),
+            Outcome::Cancelled | Outcome::Failed { .. } => None,
+        };
+        if let Some(head) = head {
+            let bytes = workload.write_back(&self.map, head);
             let bytes = u64::try_from(bytes).unwrap_or(0);
             slot.counters.bytes_copied.add(bytes);
         }
@@ -261,7 +269,7 @@ impl Client for Vgpu {
         match (flight, outcome) {
             (Some(flight), Outcome::Done) => {
                 self.done(engine, flight.element, bits);
-                for element in flight.also {
+                for (element, _) in flight.also {
                     self.empty(engine, element);
                 }
             }
@@ -269,7 +277,15 @@ impl Client for Vgpu {
             (Some(flight), Outcome::Failed { reason, ipehr }) if !lane.stopped => {
                 self.fault(engine, &mut lane, flight.element, reason, ipehr);
             }
-            (None, _) | (_, Outcome::Cancelled | Outcome::Failed { .. }) => {}
+            // It did not begin, and goes on where the vGPU does.
+            (Some(flight), Outcome::Cancelled) if lane.held && !lane.stopped => {
+                lane.put_back(flight);
+            }
+            (Some(flight), Outcome::Interrupted(place)) if !lane.stopped => {
+                lane.interrupt(flight.lrca(), place.batch);
+                lane.put_back(flight);
+            }
+            _ => {}
         }
         let more = lane.waiting() > 0;
         drop(lane);

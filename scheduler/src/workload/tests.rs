@@ -215,7 +215,7 @@ proptest! {
         };
         let mut shadow = Shadow::default();
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        let element = prepare(&source, &mut shadow, engine, descriptor);
+        let element = prepare(&source, &mut shadow, engine, descriptor, None);
 
         let is_other = |bus: u64| bus >> 21 == other >> 21;
         for entry in crate::sync::lock(&gpu.0).values() {
@@ -293,7 +293,14 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         }
         set(lrc::RING_TAIL, u32::try_from(batches * 16).unwrap());
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        prepare(&source, &mut Shadow::default(), Engine::Rcs, descriptor).map(drop)
+        prepare(
+            &source,
+            &mut Shadow::default(),
+            Engine::Rcs,
+            descriptor,
+            None,
+        )
+        .map(drop)
     };
     assert_eq!(run(LIMIT), Ok(()));
     let Err(PrepareError::Audit(AuditError::Exhausted(why))) = run(LIMIT + 1) else {
@@ -352,7 +359,13 @@ fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Work
             .unwrap();
     }
     let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-    let prepared = prepare(&source, &mut Shadow::default(), Engine::Bcs, descriptor);
+    let prepared = prepare(
+        &source,
+        &mut Shadow::default(),
+        Engine::Bcs,
+        descriptor,
+        None,
+    );
     match prepared.unwrap() {
         Element::Work(mut work) => check(&mut work),
         Element::Empty => panic!("nothing to run"),

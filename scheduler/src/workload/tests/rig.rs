@@ -59,6 +59,6 @@ impl Rig {
             scan: None,
         };
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        prepare(&source, shadow, Engine::Rcs, descriptor)
+        prepare(&source, shadow, Engine::Rcs, descriptor, None)
     }
 }
