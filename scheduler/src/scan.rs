@@ -17,8 +17,9 @@ use std::hash::Hasher;
 use std::sync::Mutex;
 
 use fxhash::{FxBuildHasher, FxHasher};
-use gen8::Engine;
-use gen8::cmd::{GEN8, Table};
+use gen8::cmd::Table;
+use gen8::regs::Rules;
+use gen8::{Engine, Platform};
 
 use crate::sync::lock;
 pub use finding::{Fault, Finding, Lengths, NO_COMMAND, target};
@@ -85,18 +86,18 @@ pub struct Report {
 pub struct Scanner {
     mode: ScanMode,
     limits: ScanLimits,
-    table: &'static Table,
+    gpu: &'static Platform,
     kept: Mutex<Kept>,
 }
 
 impl Scanner {
-    /// One that knows nothing yet.
+    /// One for batches on `gpu` that knows nothing yet.
     #[must_use]
-    pub fn new(mode: ScanMode, limits: ScanLimits) -> Self {
+    pub fn new(gpu: &'static Platform, mode: ScanMode, limits: ScanLimits) -> Self {
         Self {
             mode,
             limits,
-            table: &GEN8,
+            gpu,
             kept: Mutex::default(),
         }
     }
@@ -127,7 +128,8 @@ impl Scanner {
         let mut pass = Pass {
             engine,
             opened,
-            table: self.table,
+            table: self.gpu.commands,
+            rules: self.gpu.rules,
             seed: seed.finish(),
             space,
             kept: &mut lock(&self.kept),
@@ -146,6 +148,7 @@ struct Pass<'a> {
     engine: Engine,
     opened: &'a [u32],
     table: &'static Table,
+    rules: &'static Rules,
     seed: u64,
     space: &'a dyn AddressSpace,
     kept: &'a mut Kept,
@@ -253,9 +256,16 @@ impl Pass<'_> {
             }
             let words = self.words.get(at..end).unwrap_or_default();
             let found = &mut segment.found;
-            let next = judge(self.engine, self.opened, command, words, |fault| {
-                found.push((at, command.name, header, fault));
-            });
+            let next = judge(
+                self.rules,
+                self.engine,
+                self.opened,
+                command,
+                words,
+                |fault| {
+                    found.push((at, command.name, header, fault));
+                },
+            );
             match next {
                 Next::On => {}
                 Next::Perhaps => segment.doubtful = true,

@@ -69,8 +69,9 @@ impl Vgpu {
         events: Box<dyn EventSink>,
     ) -> std::io::Result<Arc<Self>> {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
+        let switched = shared.gpu.switched;
         let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
-        let scanner = Scanner::new(config.scan, config.scan_limits);
+        let scanner = Scanner::new(shared.gpu, config.scan, config.scan_limits);
         let vgpu = Arc::new(Self {
             share: Mutex::new(config.share),
             config,
@@ -82,7 +83,7 @@ impl Vgpu {
                 shadows: Mutex::default(),
                 lane: Mutex::default(),
                 counters: Counters::default(),
-                registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
+                registers: Arc::new(Mutex::new(RegisterFile::with_table(switched, engine))),
             }),
             outbox: Mutex::new(Outbox::new(events)),
             refusals: Mutex::default(),
@@ -125,7 +126,7 @@ impl Vgpu {
             }
             Request::WriteRegister { offset, value } => {
                 // What no switch carries over is the device model's affair.
-                if let Some(engine) = crate::switch::engine_of(offset) {
+                if let Some(engine) = crate::switch::engine_of(self.shared.gpu.switched, offset) {
                     lock(&self.slot(engine).registers).write(offset, value);
                 }
             }

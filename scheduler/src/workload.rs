@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use gen8::cmd::mi_op;
 use gen8::csb::Descriptor;
-use gen8::{Engine, lrc};
+use gen8::{Engine, Platform, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
 
 use crate::audit::{AuditLimits, Auditor};
@@ -36,6 +36,8 @@ pub use site::WorkloadSite;
 
 /// What a workload is made from.
 pub struct Source<'a> {
+    /// What its GPU is.
+    pub gpu: &'static Platform,
     /// The vGPU's id.
     pub vgpu: u64,
     /// Its memory.
@@ -144,7 +146,7 @@ pub fn prepare(
 
     // The image: where the guest has each page of it.
     let first = descriptor.lrca() >> 12;
-    let frames = image_frames(source.table, first, engine.context_pages())?;
+    let frames = image_frames(source.table, first, source.gpu.image(engine).pages)?;
     let register_index = usize::try_from(lrc::REGISTER_PAGE).unwrap_or(usize::MAX);
     let address = descriptor.register_page();
     let gfn = frames.get(register_index).copied().unwrap_or_default();
@@ -155,7 +157,7 @@ pub fn prepare(
         .map
         .read(guest_registers, &mut bytes)
         .map_err(|e| NotMapped::unread(address, gfn, &e))?;
-    let mut image = Image::new(engine, &bytes);
+    let mut image = Image::new(source.gpu, engine, &bytes);
     let ring = image.ring()?;
     let in_batch = resumed.flatten();
     if ring.head == ring.tail && in_batch.is_none() {
@@ -166,7 +168,7 @@ pub fn prepare(
     let mut words = vec![0; usize::try_from(ring.pending() / 4).unwrap_or(0)];
     read_ring(source, &ring, &mut words)?;
     let mut site = WorkloadSite::with_buffers(source, &mut shadow.buffers);
-    let mut auditor = Auditor::new(engine, &mut site, source.limits);
+    let mut auditor = Auditor::on(source.gpu, engine, &mut site, source.limits);
     if shadow.unaudited || resumed.is_some() {
         auditor.may_be_predicated();
     }
@@ -175,7 +177,7 @@ pub fn prepare(
     }
     auditor.ring(&mut words, ring.head, ring.size)?;
     let in_ring = auditor.take_effects();
-    if engine == Engine::Rcs {
+    if source.gpu.image(engine).runs_at_restore() {
         image.audit_batches(&mut auditor)?;
     }
     let effects = auditor.take_effects().then(&in_ring);
@@ -427,7 +429,7 @@ pub fn no_more_than(
     let gpa = translate(source.table, page).ok()?.address()?;
     let mut bytes = [0; PAGE_SIZE];
     source.map.read(gpa, &mut bytes).ok()?;
-    let ring = Image::new(engine, &bytes).ring().ok()?;
+    let ring = Image::new(source.gpu, engine, &bytes).ring().ok()?;
     let rest = Ring { head: tail, ..ring };
     if tail >= ring.size || rest.pending() > NOTHING_BYTES {
         return None;

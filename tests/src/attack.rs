@@ -290,7 +290,7 @@ fn add(tally: &mut Tally, intruder: &Intruder) {
 /// The limits of a vGPU with the usual configuration hold for any.
 fn assert_bounded(vgpu: &VgpuView) {
     const REFUSALS: usize = 16;
-    const REFUSAL_BYTES: usize = 400;
+    const REFUSAL_BYTES: usize = 600;
     /// Rings of 2 MiB, register pages, copies of batches: two of each engine.
     const RINGS_KIB: usize = 8 * (2048 + 8 + 1024 + 512);
     let tables = vgpu_sched::ppgtt::TableLimits::default();
@@ -308,9 +308,12 @@ fn assert_bounded(vgpu: &VgpuView) {
         "{} events",
         vgpu.events_waiting
     );
-    assert!(vgpu.refusals.len() <= REFUSALS);
-    let longest = vgpu.refusals.iter().map(String::len).max().unwrap_or(0);
-    assert!(longest <= REFUSAL_BYTES, "{:?}", vgpu.refusals);
+    assert!(vgpu.refusals.len().max(vgpu.noticed.len()) <= REFUSALS);
+    let told = [&vgpu.refusals, &vgpu.noticed];
+    for complaint in told.into_iter().flatten() {
+        let text = format!("{complaint:?}");
+        assert!(text.len() <= REFUSAL_BYTES, "{text}");
+    }
     assert!(vgpu.memory.rings_kib <= RINGS_KIB, "{:?}", vgpu.memory);
     for lane in &vgpu.engines {
         assert!(lane.waiting_loads <= 64, "{lane:?}");

@@ -65,8 +65,7 @@ mod tests {
     fn rounds_of(each: u32, predicted: impl Fn(u32) -> u64) -> u32 {
         let mut convergence = Convergence::default();
         let elapsed = |n| Duration::from_millis(1000) + Duration::from_millis(1) * each * n;
-        let mut reached =
-            |n| convergence.reached(Duration::from_millis(predicted(n)), elapsed(n));
+        let mut reached = |n| convergence.reached(Duration::from_millis(predicted(n)), elapsed(n));
         (0..).find(|&n| reached(n)).unwrap()
     }
 
@@ -79,11 +78,13 @@ mod tests {
         assert_eq!(rounds_of(400, |_| 20), STALE_SLOW);
     }
 
-
     #[test]
     fn it_goes_on_while_there_is_gain() {
         assert_eq!(rounds(|_| 20), STALE);
-        assert_eq!(rounds(|n| 1000_u64.saturating_sub(200 * u64::from(n))), 5 + STALE);
+        assert_eq!(
+            rounds(|n| 1000_u64.saturating_sub(200 * u64::from(n))),
+            5 + STALE
+        );
     }
 
     #[test]

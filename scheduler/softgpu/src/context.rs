@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use gen8::csb::Descriptor;
-use gen8::{Engine, lrc, regs, ring};
+use gen8::{Engine, lrc, ring};
 
 use crate::bits::{hi, join, lo};
 use crate::blit::Setup;
@@ -121,6 +121,8 @@ impl Streamer {
         self.publish_batch();
         if e == Engine::Rcs {
             core.set_ring(e, ring::R_PWR_CLK_STATE, image.dword(lrc::R_PWR_CLK_STATE));
+        }
+        if core.platform.image(e).runs_at_restore() {
             let indirect = image.dword(lrc::INDIRECT_CTX);
             let per_context = image.dword(lrc::PER_CTX_BB);
             core.set_ring(e, ring::INDIRECT_CTX, indirect);
@@ -179,13 +181,14 @@ impl Streamer {
     /// Restores the registers of the context. The image is the guest's to
     /// write, so only their values are taken from it, never their places.
     fn load_private(&mut self, image: &Image) {
-        let count = regs::context(self.engine).count();
+        let rules = self.core.platform.rules;
+        let count = rules.context(self.engine).count();
         let expect = u32::try_from(count).unwrap_or(u32::MAX);
         if image.dword(lrc::PRIVATE) != PRIVATE_MAGIC || image.dword(lrc::PRIVATE + 1) != expect {
             return;
         }
         self.predication = image.dword(lrc::PRIVATE + 2) & 0xf;
-        for (i, offset) in regs::context(self.engine).enumerate() {
+        for (i, offset) in rules.context(self.engine).enumerate() {
             let v = image.dword(lrc::PRIVATE + PRIVATE_HEADER + i);
             if v != 0 {
                 self.core.registers.set(offset, v);
@@ -269,7 +272,8 @@ impl Streamer {
         put(lrc::SBB_HEAD_UDW, hi(b.second))?;
         put(lrc::SBB_STATE, b.second_state)?;
         if self.context.control & lrc::SAVE_INHIBIT == 0 {
-            let values: Vec<u32> = regs::context(e).map(|o| core.registers.get(o)).collect();
+            let offsets = core.platform.rules.context(e);
+            let values: Vec<u32> = offsets.map(|o| core.registers.get(o)).collect();
             let header = [
                 PRIVATE_MAGIC,
                 u32::try_from(values.len()).unwrap_or(u32::MAX),
@@ -337,9 +341,12 @@ mod tests {
 
     #[test]
     fn every_context_fits_its_page() {
-        for e in Engine::ALL {
-            let end = lrc::PRIVATE + PRIVATE_HEADER + regs::context(e).count();
-            assert!(end <= lrc::PAGE_DWORDS, "{e:?}");
+        for platform in gen8::platform::PLATFORMS {
+            for e in Engine::ALL {
+                let registers = platform.rules.context(e).count();
+                let end = lrc::PRIVATE + PRIVATE_HEADER + registers;
+                assert!(end <= lrc::PAGE_DWORDS, "{platform} {e:?}");
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use gen8::{Engine, csb, irq, ring};
+use gen8::{Engine, Platform, csb, irq, ring};
 use gpu_bus::{Dma, DmaFault, InterruptLine};
 
 use crate::Config;
@@ -28,6 +28,7 @@ pub(crate) struct Reach {
 }
 
 pub(crate) struct Core {
+    pub(crate) platform: &'static Platform,
     dma: Arc<dyn Dma>,
     log: Option<Arc<WriteLog>>,
     observer: Option<Arc<dyn Observer>>,
@@ -51,13 +52,14 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(config: Config, dma: Arc<dyn Dma>, line: Arc<dyn InterruptLine>) -> Self {
         Self {
+            platform: config.platform,
             dma,
             log: config.write_log,
             observer: config.observer,
-            registers: Registers::new(),
+            registers: Registers::new(config.platform.rules),
             ggtt: Ggtt::new(),
             interrupts: Interrupts::new(line),
-            clock: Clock::new(),
+            clock: Clock::new(config.platform.timestamp),
             bus: BusCells::default(),
             units: Engine::ALL.map(Unit::new),
             atomics: Mutex::new(()),

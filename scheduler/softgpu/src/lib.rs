@@ -1,4 +1,4 @@
-//! A software Gen8 GPU behind registers, GTT, DMA and interrupts.
+//! A software Gen8 or Gen9 GPU behind registers, GTT, DMA and interrupts.
 //!
 //! [`SoftGpu`] implements [`gpu_bus::Gpu`]; a driver uses it as it uses
 //! hardware. Four engines run at once, a thread each. README.md says what
@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use gen8::{Engine, ring};
+use gen8::{Engine, Platform, ring};
 use gpu_bus::{BAR0_SIZE, Dma, GGTT_BASE, Gpu, InterruptLine};
 
 pub use counters::{BusCounters, Counters, EngineCounters};
@@ -58,6 +58,8 @@ use crate::registers::REGISTER_BYTES;
 /// What can be chosen about a GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    /// What the GPU is.
+    pub platform: &'static Platform,
     /// Nanoseconds each register read takes (0: as fast as it can). The
     /// caller spins, as a CPU stalls on an uncached read.
     pub register_read_cost_ns: u32,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use gen8::cmd::{self, Privilege, mi_op};
+use gen8::cmd::{Privilege, mi_op};
 use gen8::{Engine, lrc, ring};
 
 use crate::bits::{hi, index, join, lo};
@@ -188,7 +188,8 @@ impl Streamer {
             self.advance(1);
             return Ok(());
         }
-        let command = cmd::decode(self.engine, dw0).ok_or(Stop::Instruction)?;
+        let found = self.core.platform.commands.decode(self.engine, dw0);
+        let command = found.ok_or(Stop::Instruction)?;
         let n = command.dwords(dw0);
         match self.flow {
             Flow::Ring if u64::from(n) * 4 > u64::from(self.ring.ahead()) => {

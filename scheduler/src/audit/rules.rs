@@ -1,6 +1,5 @@
 //! What each command is checked for.
 
-use gen8::access;
 use gen8::cmd::flags::{batch_start, load_register, semaphore};
 use gen8::cmd::{self, AddressField, Command, Guests, Space, mi_op};
 
@@ -125,13 +124,13 @@ impl<S: Site> Auditor<'_, S> {
             header >> 23 == mi_op::LOAD_REGISTER_IMM && header & load_register::BYTE_DISABLES != 0;
         for (offset, field, value) in command.registers_in(words) {
             if !field.write {
-                if !access::may_read(self.engine, offset) {
+                if !self.gpu.rules.may_read(self.engine, offset) {
                     return bad(Rule::RegisterRead { offset });
                 }
                 self.effects.read(offset);
                 continue;
             }
-            if !access::may_write(self.engine, offset, value) {
+            if !self.gpu.rules.may_write(self.engine, offset, value) {
                 return bad(Rule::RegisterWrite { offset, value });
             }
             match value {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use guest_memory::WrittenPages;
 use serde_json::{Value, json};
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{
     ClientRequest, Connection, EngineSample, Entry, FromDm, Held, LaneSample, QmpSockets, Register,
     Reply, Sample, State, ToDm, TraceEvent, TracePage, What,
@@ -138,6 +138,10 @@ struct FakeVgpu {
 }
 
 impl Platform for FakePlatform {
+    fn gpu(&self) -> Gpu {
+        Gpu::Bdw
+    }
+
     fn identify(&self, domid: u16) -> Identity {
         Identity {
             uuid: Some(
@@ -147,10 +151,6 @@ impl Platform for FakePlatform {
             ),
             name: Some(format!("guest-{domid}")),
         }
-    }
-
-    fn gpu(&self) -> &str {
-        "bdw"
     }
 
     fn add_vgpu(
@@ -471,6 +471,11 @@ fn bad_requests_are_refused_with_the_reason() {
     assert_eq!(
         reply.unwrap_err(),
         "vgpu: slot is \"77\", allowed: 2 to 31, decimal or 0x hexadecimal"
+    );
+    let (_qemu, reply) = f.qemu("gpu=kbl,slot=5");
+    assert_eq!(
+        reply.unwrap_err(),
+        r#"vgpu: gpu is "kbl", allowed: bdw, which this host's GPU is"#
     );
     for domid in [0, 0x7ff0, u16::MAX] {
         let register = Register {

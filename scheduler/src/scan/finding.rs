@@ -1,9 +1,9 @@
 //! What has no place in a batch without privilege.
 
-use gen8::access;
+use gen8::Engine;
 use gen8::cmd::flags::{batch_start, semaphore};
 use gen8::cmd::{Command, Dwords, Flow, Privilege, mi_op};
-use gen8::{Engine, regs};
+use gen8::regs::Rules;
 
 /// What is wrong with a command. Of most the hardware itself sees to it that
 /// nothing comes of them.
@@ -129,6 +129,7 @@ pub fn target(words: &[u32]) -> Option<u64> {
 /// with it, and what comes behind it. `opened` are registers that the guest
 /// opened to its batches.
 pub fn judge(
+    rules: &Rules,
     engine: Engine,
     opened: &[u32],
     command: &Command,
@@ -141,10 +142,10 @@ pub fn judge(
         return Next::On;
     }
     for (offset, field, _) in command.registers_in(words) {
-        let own = regs::user_writable(engine, offset) || opened.contains(&offset);
+        let own = rules.user_writable(engine, offset) || opened.contains(&offset);
         if field.write && !own {
             wrong(Fault::RegisterWrite { offset });
-        } else if !own && !access::may_read(engine, offset) {
+        } else if !own && !rules.may_read(engine, offset) {
             wrong(Fault::RegisterRead { offset });
         }
     }

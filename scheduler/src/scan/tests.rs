@@ -45,7 +45,7 @@ impl AddressSpace for Fake {
 }
 
 fn scanner() -> Scanner {
-    Scanner::new(ScanMode::Note, ScanLimits::default())
+    Scanner::new(&gen8::platform::BDW, ScanMode::Note, ScanLimits::default())
 }
 
 fn scan(engine: Engine, space: &Fake, start: u64) -> Report {

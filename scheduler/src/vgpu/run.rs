@@ -155,6 +155,7 @@ impl Vgpu {
     ) -> Option<T> {
         let table = lock(&self.table).clone()?;
         Some(with(&Source {
+            gpu: self.shared.gpu,
             vgpu: self.id(),
             map: &self.map,
             table: table.as_ref(),

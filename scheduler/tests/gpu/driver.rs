@@ -267,7 +267,7 @@ impl Guest {
 
     /// A context with a ring of `ring_pages` and an empty address space.
     pub fn context(&mut self, engine: Engine, ring_pages: u32) -> Context {
-        let pages = engine.context_pages();
+        let pages = gen8::platform::BDW.image(engine).pages;
         let image = self.pages(pages.into());
         let lrca = self.bind(image, pages);
         let ring = self.pages(ring_pages.into());

@@ -63,7 +63,7 @@ impl Context {
         engine: Engine,
         id: u32,
     ) -> Result<Self, DriverError> {
-        let pages = engine.context_pages();
+        let pages = gpu.part().image(engine).pages;
         let memory = gpu.platform().memory();
         let image = frames.take(memory, pages.into())?;
         let ring = frames.take(memory, RING_PAGES.into())?;

@@ -333,7 +333,9 @@ impl<P: Platform> Driver<P> {
     pub fn moved<Q: Platform>(self, platform: Q) -> Driver<Q> {
         Driver {
             gpu: self.gpu.moved(platform),
+            frames: self.frames,
             engines: self.engines,
+            next_id: self.next_id,
             random: self.random,
         }
     }

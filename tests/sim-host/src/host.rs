@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fake_xen::FakeXen;
+use gen8::Platform;
 use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
@@ -15,6 +16,8 @@ use vgpu_sched::scheduler::{Config, Scheduler};
 /// What can be chosen about a host.
 #[derive(Clone, Debug, Default)]
 pub struct SimHostConfig {
+    /// What its GPU is, and so are its guests' GPUs.
+    pub gpu: &'static Platform,
     /// Where softgpu notes the pages it wrote.
     pub write_log: Option<Arc<WriteLog>>,
     /// How long a workload may hold an engine; the scheduler's default if
@@ -35,6 +38,7 @@ pub struct SimHost {
     scan: ScanMode,
     gpu: Arc<SoftGpu>,
     dma: Arc<DmaSpace>,
+    platform: &'static Platform,
     xen: FakeXen,
 }
 
@@ -48,6 +52,7 @@ impl SimHost {
         let line = Arc::new(Line::default());
         let gpu = SoftGpu::new(
             softgpu::Config {
+                platform: config.gpu,
                 write_log: config.write_log,
                 command_cost_ns: config.command_cost_ns,
                 blit_cost_ns_per_kib: config.blit_cost_ns_per_kib,
@@ -56,7 +61,10 @@ impl SimHost {
             dma.clone(),
             line.clone(),
         );
-        let mut chosen = Config::default();
+        let mut chosen = Config {
+            gpu: config.gpu,
+            ..Config::default()
+        };
         if let Some(limit) = config.run_limit {
             chosen.run_limit = limit;
         }
@@ -67,6 +75,7 @@ impl SimHost {
             scan: config.scan,
             gpu,
             dma,
+            platform: config.gpu,
             xen: FakeXen::new(),
         })
     }
@@ -87,6 +96,12 @@ impl SimHost {
     #[must_use]
     pub const fn hypervisor(&self) -> &FakeXen {
         &self.xen
+    }
+
+    /// What its GPU is.
+    #[must_use]
+    pub const fn platform(&self) -> &'static Platform {
+        self.platform
     }
 
     /// The guest frame behind a bus address, as softgpu's write log has them;

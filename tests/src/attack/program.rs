@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use gen8::access::{self, PRIVILEGED};
+use gen8::access::PRIVILEGED;
 use gen8::cmd::flags::{USE_GGTT, batch_start, flush_dw, pipe_control};
 use gen8::cmd::{CLIENTS, Command, Flow, Guests, Length, Space, blt_op, mi_op};
 use gen8::{Engine, ring};
@@ -293,7 +293,7 @@ impl<'a, 'b> Author<'a, 'b> {
             let block = self.b.pick(PRIVILEGED).block;
             let offset = block.start(self.engine);
             let masked = value & 0xffff | value << 16;
-            let fits = |v| access::may_write(self.engine, offset, Some(v));
+            let fits = |v| gen8::regs::GEN8.may_write(self.engine, offset, Some(v));
             if let Some(v) = [value, masked, 0].into_iter().find(|v| fits(*v)) {
                 return (offset, v);
             }

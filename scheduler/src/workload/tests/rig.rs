@@ -49,6 +49,7 @@ impl Rig {
 
     pub fn prepare(&self, shadow: &mut Shadow) -> Result<Element, PrepareError> {
         let source = Source {
+            gpu: &gen8::platform::BDW,
             vgpu: 1,
             map: &self.map,
             table: &self.table,

@@ -143,7 +143,7 @@ impl Guest {
             memory: Arc::clone(&memory),
             table: Arc::clone(&table),
         };
-        let mut gpu = guest_driver::Gpu::unprobed(machine);
+        let mut gpu = guest_driver::Gpu::unprobed(machine, &gen8::platform::BDW);
         let mut frames = Frames::new(1, u64::try_from(frames)?);
         let contexts = (1..=contexts)
             .map(|n| Context::new(&mut gpu, &mut frames, engine, n * 0x20))
@@ -172,7 +172,13 @@ impl Guest {
         context.add_request(&*self.memory, batch)?;
         let descriptor = context.publish(&*self.memory)?;
         let mut shadow = std::mem::take(&mut self.shadow);
-        let element = prepare(&self.source(host), &mut shadow, self.engine, descriptor);
+        let element = prepare(
+            &self.source(host),
+            &mut shadow,
+            self.engine,
+            descriptor,
+            None,
+        );
         self.shadow = shadow;
         match element? {
             Element::Work(work) => Ok(work),
@@ -182,6 +188,7 @@ impl Guest {
 
     fn source<'a>(&'a self, host: &'a Host) -> Source<'a> {
         Source {
+            gpu: &gen8::platform::BDW,
             vgpu: self.id,
             map: &self.map,
             table: &*self.table,

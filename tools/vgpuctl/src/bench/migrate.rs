@@ -120,7 +120,11 @@ fn of_size(mem_mb: u32, speeds: &[u32], rates: [Rates; 2]) -> anyhow::Result<Vec
             for way in Way::ALL {
                 let run = bench.run(gbit, pattern, way);
                 runs.push(run.with_context(|| {
-                    format!("{mem_mb} MB, {gbit} Gb/s, {}, {}", pattern.name(), way.name())
+                    format!(
+                        "{mem_mb} MB, {gbit} Gb/s, {}, {}",
+                        pattern.name(),
+                        way.name()
+                    )
                 })?);
             }
         }
@@ -139,9 +143,9 @@ fn summary(runs: &[Run]) -> Vec<Summary> {
     }
     let of = |(mem_mb, gbit, method): (u32, u32, &'static str)| {
         let these = || {
-            let these = runs.iter().filter(move |run| {
-                (run.mem_mb, run.gbit, run.method) == (mem_mb, gbit, method)
-            });
+            let these = runs
+                .iter()
+                .filter(move |run| (run.mem_mb, run.gbit, run.method) == (mem_mb, gbit, method));
             these
         };
         let count = these().map(|_| 1.0).sum::<f64>().max(1.0);

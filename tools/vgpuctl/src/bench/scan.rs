@@ -209,7 +209,7 @@ impl Scan {
 }
 
 fn scanner() -> Scanner {
-    Scanner::new(ScanMode::Note, ScanLimits::default())
+    Scanner::new(&gen8::platform::BDW, ScanMode::Note, ScanLimits::default())
 }
 
 /// A host that looks at users' batches or not, and a guest on it. Dropped in

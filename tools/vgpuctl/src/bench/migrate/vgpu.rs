@@ -83,7 +83,9 @@ impl Vgpu {
         let guest = Arc::new(SimGuest::start(&host, &config)?);
         for page in 0..u32::try_from(pages)? {
             let bytes = first_colour(page).to_le_bytes().repeat(PAGE_SIZE / 4);
-            guest.vcpu().write((DRIVER + u64::from(page)) << 12, &bytes)?;
+            guest
+                .vcpu()
+                .write((DRIVER + u64::from(page)) << 12, &bytes)?;
         }
         let driver = Driver::start(Owner(Arc::clone(&guest)), Frames::new(256, DRIVER), 1)?;
         // As vgpud has it on Xen.
@@ -128,9 +130,8 @@ impl Machine for Vgpu {
         if !self.contexts.contains_key(pattern.name()) {
             let mut contexts = Vec::new();
             for ranges in pattern.writable(self.pages) {
-                let map = |&(first, len): &(u64, u64)| {
-                    ((DRIVER + first) << 12, VA + (first << 12), len)
-                };
+                let map =
+                    |&(first, len): &(u64, u64)| ((DRIVER + first) << 12, VA + (first << 12), len);
                 let maps: Vec<_> = ranges.iter().map(map).collect();
                 contexts.push(self.driver.add_context(Engine::Bcs, &maps)?);
             }

@@ -222,7 +222,9 @@ impl Candidates for World<'_> {
         let contexts = inner.writable.len();
         let Some(ran) = inner.ran.replace(vec![false; contexts]) else {
             // All that was ever written.
-            (self.first..self.first + self.pages).map(Gfn).for_each(each);
+            (self.first..self.first + self.pages)
+                .map(Gfn)
+                .for_each(each);
             return;
         };
         for (ranges, ran) in inner.writable.iter().zip(ran) {
