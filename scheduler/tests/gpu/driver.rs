@@ -310,6 +310,15 @@ impl Guest {
 
     /// Maps a 4 KiB page in a context's address space.
     pub fn map(&mut self, context: &Context, address: u64, gpa: u64) {
+        self.map_as(context, address, gpa | PRESENT | WRITABLE);
+    }
+
+    /// The same for reading only.
+    pub fn map_read_only(&mut self, context: &Context, address: u64, gpa: u64) {
+        self.map_as(context, address, gpa | PRESENT);
+    }
+
+    fn map_as(&mut self, context: &Context, address: u64, entry: u64) {
         let mut table = context.root;
         for level in [Level::Pml4, Level::Pdp, Level::Pd] {
             let at = table + Self::entry(level.index(address));
@@ -323,7 +332,7 @@ impl Guest {
                 entry & !0xfff
             };
         }
-        self.set_pte(table, Level::Pt.index(address), gpa | PRESENT | WRITABLE);
+        self.set_pte(table, Level::Pt.index(address), entry);
     }
 
     fn entry(index: usize) -> u64 {
