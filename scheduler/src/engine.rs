@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use gen8::Engine;
 use gen8::csb::Descriptor;
+use gen8::{Engine, Platform};
 use vgpu_config::Share;
 use vgpu_ring::FaultReason;
 
@@ -223,6 +223,8 @@ pub struct Common {
     pub trace: Arc<Trace>,
     /// Wakes the interrupt thread.
     pub line: Arc<Line>,
+    /// What the GPU is.
+    pub gpu: &'static Platform,
 }
 
 impl EngineUnit {
@@ -235,6 +237,7 @@ impl EngineUnit {
             mode,
             trace,
             line,
+            gpu,
         } = common;
         let engine = hardware.engine();
         let now = clock.now();
@@ -258,7 +261,7 @@ impl EngineUnit {
                 timed: None,
                 counted: now,
                 waits_behind: None,
-                switcher: Switcher::new(engine, mode),
+                switcher: Switcher::with_table(gpu.switched, engine, mode),
                 owner: None,
                 told: VecDeque::new(),
                 tag: 0,

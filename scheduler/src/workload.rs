@@ -15,13 +15,14 @@ use std::sync::Arc;
 
 use gen8::cmd::mi_op;
 use gen8::csb::Descriptor;
-use gen8::{Engine, lrc};
+use gen8::{Engine, Platform, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
 
 use crate::audit::{AuditLimits, Auditor};
 use crate::dma::{GuestMap, HostPage, HostPages};
 use crate::ggtt::{GuestGgtt, NotMapped, translate};
 use crate::ppgtt::{RootPin, ShadowTables};
+use crate::scan::{AddressSpace, Finding, Report, Scan, ScanMode};
 use crate::switch::Effects;
 use crate::windows::{Key, Pin, What, Windows, entry};
 pub use error::PrepareError;
@@ -35,6 +36,8 @@ pub use site::WorkloadSite;
 
 /// What a workload is made from.
 pub struct Source<'a> {
+    /// What its GPU is.
+    pub gpu: &'static Platform,
     /// The vGPU's id.
     pub vgpu: u64,
     /// Its memory.
@@ -49,6 +52,8 @@ pub struct Source<'a> {
     pub pages: &'a Arc<HostPages>,
     /// What the audit may cost.
     pub limits: AuditLimits,
+    /// Who looks at batches without privilege.
+    pub scan: Option<Scan<'a>>,
 }
 
 /// What preparing cost.
@@ -60,6 +65,12 @@ pub struct Cost {
     pub bytes: u64,
     /// Privileged commands audited.
     pub commands: u64,
+    /// Commands of batches without privilege looked at.
+    pub user_commands: u64,
+    /// Bytes of such batches that had been looked at before.
+    pub unchanged: u64,
+    /// A limit ended that.
+    pub cut: bool,
 }
 
 /// An element ready to run. It keeps everything the GPU will touch; dropping
@@ -73,6 +84,8 @@ pub struct Workload {
     pub effects: Effects,
     /// What it cost so far.
     pub cost: Cost,
+    /// What has no place in its batches without privilege.
+    pub findings: Vec<Finding>,
     /// For whoever made it: which shadow it runs from.
     pub shadow: usize,
     registers: Arc<HostPage>,
@@ -133,7 +146,7 @@ pub fn prepare(
 
     // The image: where the guest has each page of it.
     let first = descriptor.lrca() >> 12;
-    let frames = image_frames(source.table, first, engine.context_pages())?;
+    let frames = image_frames(source.table, first, source.gpu.image(engine).pages)?;
     let register_index = usize::try_from(lrc::REGISTER_PAGE).unwrap_or(usize::MAX);
     let address = descriptor.register_page();
     let gfn = frames.get(register_index).copied().unwrap_or_default();
@@ -144,7 +157,7 @@ pub fn prepare(
         .map
         .read(guest_registers, &mut bytes)
         .map_err(|e| NotMapped::unread(address, gfn, &e))?;
-    let mut image = Image::new(engine, &bytes);
+    let mut image = Image::new(source.gpu, engine, &bytes);
     let ring = image.ring()?;
     let in_batch = resumed.flatten();
     if ring.head == ring.tail && in_batch.is_none() {
@@ -155,7 +168,7 @@ pub fn prepare(
     let mut words = vec![0; usize::try_from(ring.pending() / 4).unwrap_or(0)];
     read_ring(source, &ring, &mut words)?;
     let mut site = WorkloadSite::with_buffers(source, &mut shadow.buffers);
-    let mut auditor = Auditor::new(engine, &mut site, source.limits);
+    let mut auditor = Auditor::on(source.gpu, engine, &mut site, source.limits);
     if shadow.unaudited || resumed.is_some() {
         auditor.may_be_predicated();
     }
@@ -164,12 +177,14 @@ pub fn prepare(
     }
     auditor.ring(&mut words, ring.head, ring.size)?;
     let in_ring = auditor.take_effects();
-    if engine == Engine::Rcs {
+    if source.gpu.image(engine).runs_at_restore() {
         image.audit_batches(&mut auditor)?;
     }
     let effects = auditor.take_effects().then(&in_ring);
     shadow.unaudited |= effects.ran_user_batches();
     let commands = auditor.commands;
+    let starts = std::mem::take(&mut auditor.user_batches);
+    let unfollowed = auditor.more_user_batches;
     let WorkloadSite {
         pins: named,
         placed,
@@ -189,6 +204,7 @@ pub fn prepare(
     // The tables.
     let root = source.tables.pin(image.root())?;
     image.set_root(root.bus());
+    let report = scan(source, engine, &root, &starts)?;
 
     // The register page, and the window that shows the image.
     let registers = shadow.registers(source.pages)?;
@@ -235,9 +251,13 @@ pub fn prepare(
             ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
                 + shadow_ring.pin.wrote
                 + placed.iter().map(Placed::wrote).sum::<u64>(),
-            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched + compared,
+            bytes: wide(copied + report.dwords * 4) + fetched + compared,
             commands,
+            user_commands: report.commands,
+            unchanged: wide(report.unchanged * 4),
+            cut: report.cut || unfollowed,
         },
+        findings: report.findings,
         shadow: 0,
         registers: Arc::clone(&registers),
         loaded,
@@ -252,6 +272,49 @@ pub fn prepare(
             _root: root,
         }),
     })))
+}
+
+fn wide(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// A context's address space, as the GPU is going to find it.
+pub struct OwnSpace<'a> {
+    /// Its tables.
+    pub root: &'a RootPin,
+    /// The guest's memory.
+    pub map: &'a GuestMap,
+}
+
+impl AddressSpace for OwnSpace<'_> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let gpa = self.root.frame(address).and_then(Gfn::address);
+        gpa.is_some_and(|gpa| self.map.read(gpa + (address & 0xfff), bytes).is_ok())
+    }
+}
+
+/// Looks at the batches without privilege, if somebody is there who does.
+fn scan(
+    source: &Source<'_>,
+    engine: Engine,
+    root: &RootPin,
+    starts: &[u64],
+) -> Result<Report, PrepareError> {
+    let Some(Scan { scanner, opened }) = source.scan else {
+        return Ok(Report::default());
+    };
+    if scanner.mode() == ScanMode::Off || starts.is_empty() {
+        return Ok(Report::default());
+    }
+    let space = OwnSpace {
+        root,
+        map: source.map,
+    };
+    let report = scanner.scan(engine, opened, &space, starts);
+    match report.findings.first() {
+        Some(finding) if scanner.mode() == ScanMode::Refuse => Err((*finding).into()),
+        _ => Ok(report),
+    }
 }
 
 impl Workload {
@@ -366,7 +429,7 @@ pub fn no_more_than(
     let gpa = translate(source.table, page).ok()?.address()?;
     let mut bytes = [0; PAGE_SIZE];
     source.map.read(gpa, &mut bytes).ok()?;
-    let ring = Image::new(engine, &bytes).ring().ok()?;
+    let ring = Image::new(source.gpu, engine, &bytes).ring().ok()?;
     let rest = Ring { head: tail, ..ring };
     if tail >= ring.size || rest.pending() > NOTHING_BYTES {
         return None;

@@ -85,7 +85,8 @@ fn add(register: &Register, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
     if domid == 0 || domid >= FIRST_RESERVED {
         bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
     }
-    let spec: VgpuSpec = register.vgpu.parse()?;
+    let mut spec: VgpuSpec = register.vgpu.parse()?;
+    spec.gpu = Some(spec.gpu_on(shared.platform.gpu())?);
     let Some(place) = shared.registry.reserve(domid) else {
         bail!("domid is {domid}, allowed: a domain without a vGPU");
     };

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use gen8::Engine;
 use gen8::csb::Descriptor;
+use gen8::{Engine, Platform};
 
 use super::BringUpError;
 use crate::dma::{HostPage, HostPages, OutOfPages};
@@ -13,6 +13,7 @@ use crate::workload::idle_page;
 
 /// The context, its image and its ring.
 pub struct IdleContext {
+    gpu: &'static Platform,
     engine: Engine,
     // Windows go before the pages they show.
     image_pin: Pin,
@@ -22,22 +23,24 @@ pub struct IdleContext {
 }
 
 impl IdleContext {
-    /// Makes one for `engine`.
+    /// Makes one for `engine` of `gpu`.
     ///
     /// # Errors
     /// No pages or no room for their windows.
     pub fn new(
+        gpu: &'static Platform,
         engine: Engine,
         pages: &Arc<HostPages>,
         windows: &Arc<Windows>,
     ) -> Result<Self, IdleError> {
-        let image = (0..engine.context_pages())
+        let image = (0..gpu.image(engine).pages)
             .map(|_| pages.allocate())
             .collect::<Result<Vec<_>, _>>()?;
         let ring = pages.allocate()?;
         ring.write(0, &[0; guest_memory::PAGE_SIZE]);
         let pin = |pages| windows.pin_own(0, pages).map_err(BringUpError::from);
         Ok(Self {
+            gpu,
             engine,
             image_pin: pin(&image)?,
             ring_pin: pin(std::slice::from_ref(&ring))?,
@@ -53,7 +56,10 @@ impl IdleContext {
         const PRIVILEGE: u64 = 1 << 8;
         let register_page = usize::try_from(gen8::lrc::REGISTER_PAGE).unwrap_or(usize::MAX);
         if let Some(page) = self.image.get(register_page) {
-            page.write(0, &idle_page(self.engine, self.ring_pin.address()));
+            page.write(
+                0,
+                &idle_page(self.gpu, self.engine, self.ring_pin.address()),
+            );
         }
         Descriptor(
             u64::from(tag) << 32

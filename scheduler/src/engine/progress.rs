@@ -10,7 +10,6 @@ use vgpu_ring::FaultReason;
 use super::lists::Change;
 use super::{EngineUnit, Outcome, Owner, State, Told};
 use crate::clock::nanos;
-use crate::switch::Effects;
 use crate::sync::lock;
 use crate::trace::What;
 
@@ -213,7 +212,7 @@ impl EngineUnit {
             if !ended.job.workload.effects.allow_prologue() {
                 return self.lose_registers(state);
             }
-            none = Effects::new(self.engine);
+            none = state.switcher.no_effects();
             &none
         } else {
             &ended.job.workload.effects

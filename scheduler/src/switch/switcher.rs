@@ -63,6 +63,12 @@ impl Switcher {
         }
     }
 
+    /// What a workload does that leaves every register alone.
+    #[must_use]
+    pub fn no_effects(&self) -> Effects {
+        Effects::of(self.layout)
+    }
+
     /// How it switches.
     #[must_use]
     pub const fn mode(&self) -> SwitchMode {

@@ -8,9 +8,11 @@ use gen8::csb::Descriptor;
 use vgpu_ring::{Event, FaultReason};
 
 use super::lane::{Element, Flight};
-use super::{REFUSALS, Vgpu, index};
+use super::{Vgpu, index};
+use crate::complaint::Complaint;
 use crate::counters::Counters;
 use crate::engine::{Client, Outcome};
+use crate::scan::{Scan, ScanMode};
 use crate::switch::RegisterFile;
 use crate::sync::lock;
 use crate::workload::{self, InBatch, Interrupted, PrepareError, Shadow, Source, Workload};
@@ -64,6 +66,12 @@ impl Vgpu {
                     slot.counters.ptes_written.add(work.cost.ptes);
                     slot.counters.bytes_copied.add(work.cost.bytes);
                     slot.counters.commands.add(work.cost.commands);
+                    slot.counters.user_commands.add(work.cost.user_commands);
+                    slot.counters.unchanged_bytes.add(work.cost.unchanged);
+                    slot.counters.scans_cut.add(work.cost.cut.into());
+                    for finding in work.findings.drain(..) {
+                        self.noticed(engine, lrca, &finding.into());
+                    }
                     work.shadow = number;
                     lane.take();
                     lane.depart(Flight {
@@ -100,7 +108,7 @@ impl Vgpu {
                 Err(e) => {
                     lane.take();
                     slot.counters.refused.add(1);
-                    self.refused(engine, &e);
+                    self.refused(engine, lrca, &e);
                     self.fault(engine, &mut lane, element, e.reason(), e.header());
                     return;
                 }
@@ -120,7 +128,7 @@ impl Vgpu {
         descriptor: Descriptor,
     ) -> bool {
         let after = |source: &Source<'_>| workload::no_more_than(source, engine, descriptor, tail);
-        let Some(new_tail) = self.with_source(after).flatten() else {
+        let Some(new_tail) = self.with_source(None, after).flatten() else {
             return false;
         };
         let mut lane = lock(&self.slot(engine).lane);
@@ -140,9 +148,14 @@ impl Vgpu {
     }
 
     /// Calls `with` with what workloads are made from, while there is such.
-    fn with_source<T>(&self, with: impl FnOnce(&Source<'_>) -> T) -> Option<T> {
+    fn with_source<T>(
+        &self,
+        scan: Option<Scan<'_>>,
+        with: impl FnOnce(&Source<'_>) -> T,
+    ) -> Option<T> {
         let table = lock(&self.table).clone()?;
         Some(with(&Source {
+            gpu: self.shared.gpu,
             vgpu: self.id(),
             map: &self.map,
             table: table.as_ref(),
@@ -150,6 +163,7 @@ impl Vgpu {
             windows: &self.shared.windows,
             pages: &self.shared.pages,
             limits: self.config.audit,
+            scan,
         }))
     }
 
@@ -160,17 +174,30 @@ impl Vgpu {
         descriptor: Descriptor,
         resumed: Option<Option<InBatch>>,
     ) -> Result<workload::Element, PrepareError> {
-        self.with_source(|source| workload::prepare(source, shadow, engine, descriptor, resumed))
-            .unwrap_or(Ok(workload::Element::Empty))
+        let opened = match self.scanner.mode() {
+            ScanMode::Off => Vec::new(),
+            ScanMode::Note | ScanMode::Refuse => lock(&self.slot(engine).registers).opened(),
+        };
+        let scan = Scan {
+            scanner: &self.scanner,
+            opened: &opened,
+        };
+        self.with_source(Some(scan), |source| {
+            workload::prepare(source, shadow, engine, descriptor, resumed)
+        })
+        .unwrap_or(Ok(workload::Element::Empty))
     }
 
-    fn refused(&self, engine: Engine, error: &PrepareError) {
-        log::debug!("vGPU {} {}: {error}", self.id(), engine.sysfs_name());
-        let mut refusals = lock(&self.refusals);
-        if refusals.len() >= REFUSALS {
-            refusals.pop_front();
-        }
-        refusals.push_back(format!("{}: {error}", engine.sysfs_name()));
+    fn refused(&self, engine: Engine, context: u32, error: &PrepareError) {
+        let engine = engine.sysfs_name();
+        log::debug!("vGPU {} {engine} {context:#010x}: {error}", self.id());
+        lock(&self.refusals).add(Complaint::new(engine, context, error));
+    }
+
+    /// A batch without privilege holds what has no place there.
+    fn noticed(&self, engine: Engine, context: u32, error: &PrepareError) {
+        let complaint = Complaint::new(engine.sysfs_name(), context, error);
+        lock(&self.noticed).add(complaint);
     }
 
     fn done(&self, engine: Engine, element: Element, bits: u16) {

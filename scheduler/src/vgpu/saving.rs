@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gen8::{Engine, EngineSet};
+use gen8::{Engine, EngineSet, Platform};
 use guest_memory::WrittenPages;
 use serde::{Deserialize, Serialize};
 
@@ -85,11 +85,11 @@ pub enum BadScheduler {
 }
 
 impl SchedulerV1 {
-    /// Whether a vGPU can have it.
+    /// Whether a vGPU of `gpu` can have it.
     ///
     /// # Errors
     /// [`BadScheduler`] names what it cannot.
-    pub fn check(&self) -> Result<(), BadScheduler> {
+    pub fn check(&self, gpu: &Platform) -> Result<(), BadScheduler> {
         let Self { engines } = self;
         if engines.len() != Engine::COUNT {
             return Err(BadScheduler::Engines(engines.len()));
@@ -97,7 +97,7 @@ impl SchedulerV1 {
         for (engine, EngineV1 { registers, .. }) in Engine::ALL.into_iter().zip(engines) {
             let mut last = None;
             for &(offset, _) in registers {
-                let known = crate::switch::engine_of(offset) == Some(engine);
+                let known = crate::switch::engine_of(gpu.switched, offset) == Some(engine);
                 if !known || last.is_some_and(|l| offset <= l) {
                     let engine = engine.sysfs_name();
                     return Err(BadScheduler::Register { engine, offset });

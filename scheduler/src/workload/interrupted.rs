@@ -1,6 +1,6 @@
 //! A workload that was taken off the engine before its end, and goes on.
 
-use gen8::{Engine, lrc, ring};
+use gen8::{Engine, Platform, lrc, ring};
 use serde::{Deserialize, Serialize};
 
 use super::image::Image;
@@ -108,8 +108,8 @@ const IDLE_TAIL: u32 = 8;
 /// The register page of a context of ours that does nothing, in a ring of one
 /// page of no-ops at `ring_start`. Loading it takes a guest's off the engine.
 #[must_use]
-pub fn idle_page(engine: Engine, ring_start: u32) -> Vec<u8> {
-    let mut image = Image::new(engine, &[0; PAGE_SIZE]);
+pub fn idle_page(gpu: &Platform, engine: Engine, ring_start: u32) -> Vec<u8> {
+    let mut image = Image::new(gpu, engine, &[0; PAGE_SIZE]);
     // It has no state to load, and saves its own.
     let control = lrc::RESTORE_INHIBIT | lrc::INHIBIT_SYNC_SWITCH;
     image.set(

@@ -160,8 +160,17 @@ pub struct Context {
 impl Guest {
     /// A guest with `pages` pages of memory.
     pub fn on(scheduler: &Scheduler, id: u64, pages: usize) -> Self {
+        let config = VgpuConfig {
+            id,
+            ..VgpuConfig::default()
+        };
+        Self::with(scheduler, config, pages)
+    }
+
+    /// The same with a vGPU of one's choice.
+    pub fn with(scheduler: &Scheduler, config: VgpuConfig, pages: usize) -> Self {
         let memory = Arc::new(VecMemory::new(pages));
-        Self::with(scheduler, id, memory, Arc::new(Table::new()), None)
+        Self::of(scheduler, config, memory, Arc::new(Table::new()))
     }
 
     /// The same guest elsewhere, as it was saved. It knows its contexts and
@@ -178,30 +187,29 @@ impl Guest {
         for page in 0..u32::try_from(TABLE).unwrap() {
             table.store(page, self.table.load(page));
         }
+        let config = VgpuConfig {
+            id,
+            restored: Some(saved.clone()),
+            ..VgpuConfig::default()
+        };
         Self {
             next_gfn: self.next_gfn,
             next_ggtt: self.next_ggtt,
-            ..Self::with(scheduler, id, memory, Arc::new(table), Some(saved.clone()))
+            ..Self::of(scheduler, config, memory, Arc::new(table))
         }
     }
 
-    fn with(
+    fn of(
         scheduler: &Scheduler,
-        id: u64,
+        config: VgpuConfig,
         memory: Arc<VecMemory>,
         table: Arc<Table>,
-        restored: Option<SchedulerV1>,
     ) -> Self {
         let (sender, events) = channel();
         let gate = Arc::new(Mutex::new(true));
         let sink = Sink {
             sender,
             open: Arc::clone(&gate),
-        };
-        let config = VgpuConfig {
-            id,
-            restored,
-            ..VgpuConfig::default()
         };
         let handle = scheduler
             .add_vgpu(
@@ -263,7 +271,7 @@ impl Guest {
 
     /// A context with a ring of `ring_pages` and an empty address space.
     pub fn context(&mut self, engine: Engine, ring_pages: u32) -> Context {
-        let pages = engine.context_pages();
+        let pages = gen8::platform::BDW.image(engine).pages;
         let image = self.pages(pages.into());
         let lrca = self.bind(image, pages);
         let ring = self.pages(ring_pages.into());
@@ -472,8 +480,9 @@ pub mod cmd {
 
     /// The same in the context's own space.
     pub fn wait(address: u64, value: u32) -> [u32; 4] {
+        let [header, value, _, _] = wait_global(0, value);
         let [low, high] = halves(address);
-        [wait_global(0, 0)[0] & !GLOBAL, value, low, high]
+        [header & !GLOBAL, value, low, high]
     }
 
     /// Lets nothing take the context off, or something again.
