@@ -24,6 +24,10 @@ use crate::stuck::Deaf;
 /// Longest wait for an event that must come: only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Windows of the scheduler's own: each engine's status page, and its idle
+/// context's image and ring.
+pub const OWN_WINDOWS: usize = 3 * Engine::COUNT;
+
 /// Pages of the guest's global table that tests use.
 const TABLE: usize = 4096;
 
