@@ -12,6 +12,7 @@
 
 mod entry;
 mod tables;
+mod tracking;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +24,7 @@ use crate::dma::{GuestMap, HostPages, OutOfPages};
 use crate::sync::lock;
 use entry::Entry;
 use tables::{Id, Root, Tables};
+pub use tracking::{Costs, Ledger, ShadowMode, UnknownMode};
 
 /// How many tables one guest may have shadowed.
 #[derive(Clone, Copy, Debug)]
