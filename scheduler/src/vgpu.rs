@@ -62,7 +62,8 @@ impl Vgpu {
         events: Box<dyn EventSink>,
     ) -> std::io::Result<Arc<Self>> {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
-        let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
+        let pages = Arc::clone(&shared.pages);
+        let tables = ShadowTables::new(Arc::clone(&map), pages, config.tables, config.shadow);
         let vgpu = Arc::new(Self {
             share: Mutex::new(config.share),
             config,

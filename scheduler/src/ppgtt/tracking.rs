@@ -2,10 +2,13 @@
 //!
 //! Strict: the page is write-protected and each write costs the guest a trap.
 //! Lazy: it is not, and each submission that reaches it costs a comparison.
-//! A [`Ledger`] keeps, for one page, what the writes and submissions of the
-//! recent past would have cost either way. The cheaper way is taken, but only
-//! when it is cheaper by what a change costs, and more than that for a page
-//! whose changes did not pay before.
+//! A [`Ledger`] keeps, for one page, by how much the other way would have been
+//! cheaper since that was last in doubt (a cumulative sum, as tests for a
+//! change use it: E. S. Page, Biometrika 41, 1954). When that comes to several
+//! traps and the cost of a change, the way is changed. Each time the new way
+//! turns out not to have paid, it takes twice as much to choose it again.
+
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -82,91 +85,141 @@ impl Default for Costs {
     }
 }
 
-/// The ledger remembers as many submissions as cost this many traps: fewer,
-/// and one write of a page that is written seldom looks like a burst.
-const MEMORY_TRAPS: u64 = 16;
+impl Costs {
+    /// A submission that compared `pages` and found nothing changed took so
+    /// long.
+    pub(super) fn measure_compare(&mut self, took: Duration, pages: u64) {
+        let Some(each) = took.as_nanos().checked_div(pages.into()) else {
+            return;
+        };
+        // A thread that had to wait for a CPU says nothing of the work.
+        let most = self.compare_ns.saturating_mul(2);
+        let each = u32::try_from(each).unwrap_or(u32::MAX).clamp(1, most);
+        self.compare_ns = towards(self.compare_ns, each, 8);
+    }
 
-/// What is remembered of a burst, in the same unit: it must not keep a page
-/// unprotected for ever.
-const MOST_TRAPS: u64 = 64;
+    /// A trap took `ns` from one answer to the next; 0 says nothing. What the
+    /// guest did in between is in it, so what is rather short is the truth.
+    pub(super) fn measure_trap(&mut self, ns: u32) {
+        if ns > 0 {
+            let ns = ns.min(self.trap_ns.saturating_mul(2));
+            let slowness = if ns < self.trap_ns { 4 } else { 256 };
+            self.trap_ns = towards(self.trap_ns, ns, slowness);
+        }
+    }
+}
 
-/// The other way must be cheaper by one part in this many.
-const MARGIN: u64 = 16;
+/// A step from one value towards another, of one part in `slowness`.
+fn towards(from: u32, to: u32, slowness: u32) -> u32 {
+    let step = from.abs_diff(to).div_ceil(slowness);
+    let value = if to > from { from + step } else { from - step };
+    value.max(1)
+}
 
-/// How often a page's demand can double. The memory fades by half in 11
-/// submissions' worth of traps, so this many doublings are as good as never.
-const MOST_CAUTION: u8 = 16;
+/// A change of the way takes an excess of this many traps. Fewer, and a few
+/// writes that happen to come together look like a burst; more, and a burst
+/// is trapped for longer.
+const PATIENCE: u64 = 8;
 
-/// What one page would have cost lately, either way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How often that can double: a page that is used for something new must
+/// still be found out.
+const MOST_DOUBTS: u8 = 6;
+
+/// What one page costs, against what it would cost followed the other way.
+/// 24 bytes for each table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// In nanoseconds, were every write trapped.
-    strict: u64,
-    /// In nanoseconds, were it compared at every submission.
-    lazy: u64,
-    /// What protecting it saved since it was protected, less what it cost.
+    protected: bool,
+    /// Changes to lazy and to strict that did not pay, less those that did.
+    doubts: [u8; 2],
+    /// What the other way would have saved, in nanoseconds, since it last
+    /// would have saved nothing.
+    excess: u64,
+    /// What this way saved since it was chosen, less what choosing it cost.
     balance: i64,
-    /// How often protecting it did not pay.
-    caution: u8,
+}
+
+impl Default for Ledger {
+    /// A page that is not protected.
+    fn default() -> Self {
+        Self {
+            protected: false,
+            doubts: [0; 2],
+            excess: 0,
+            // Nobody chose the first way.
+            balance: i64::MAX,
+        }
+    }
 }
 
 impl Ledger {
     /// A submission reached the page.
     pub fn submission(&mut self, costs: Costs) {
-        // Both fade at the same rate, so that their ratio is the page's.
-        let compare = u64::from(costs.compare_ns);
-        let memory = MEMORY_TRAPS * u64::from(costs.trap_ns.max(1));
-        // Of the remainder something stays for ever, less than a comparison.
-        let fade = |total: u64| total - total.saturating_mul(compare.min(memory)) / memory;
-        self.strict = fade(self.strict);
-        self.lazy = fade(self.lazy).saturating_add(compare);
-        self.balance = self.balance.saturating_add_unsigned(compare);
+        self.cost(!self.protected, costs.compare_ns.into());
     }
 
     /// The page was written `times` times: as many traps, taken or spared.
     pub fn written(&mut self, times: u32, costs: Costs) {
+        let trap = u64::from(costs.trap_ns);
+        self.cost(self.protected, trap * u64::from(times));
+    }
+
+    /// Something cost `ns`, either this way or the other.
+    fn cost(&mut self, this_way: bool, ns: u64) {
+        if this_way {
+            self.excess = self.excess.saturating_add(ns);
+            self.balance = self.balance.saturating_sub_unsigned(ns);
+        } else {
+            self.excess = self.excess.saturating_sub(ns);
+            self.balance = self.balance.saturating_add_unsigned(ns);
+        }
+    }
+
+    /// Whether the page is protected.
+    #[must_use]
+    pub const fn is_protected(&self) -> bool {
+        self.protected
+    }
+
+    /// Whether it should be followed the other way.
+    #[must_use]
+    pub fn wants_change(&self, costs: Costs) -> bool {
+        let doubts = self.doubts[usize::from(!self.protected)];
         let trap = u64::from(costs.trap_ns.max(1));
-        let cost = trap * u64::from(times);
-        self.strict = self.strict.saturating_add(cost).min(MOST_TRAPS * trap);
-        self.balance = self.balance.saturating_sub_unsigned(cost);
+        let demand = PATIENCE * trap + u64::from(costs.protect_ns);
+        self.excess > demand << doubts
     }
 
-    /// Whether a page that is not protected should be.
-    #[must_use]
-    pub fn wants_protection(&self, costs: Costs) -> bool {
-        let strict = self.strict + self.strict / MARGIN;
-        let demand = strict.saturating_mul(1 << self.caution.min(MOST_CAUTION));
-        // The next write is one trap at least.
-        let change = u64::from(costs.protect_ns) + u64::from(costs.trap_ns);
-        self.lazy > demand.saturating_add(change << self.caution.min(MOST_CAUTION))
-    }
-
-    /// Whether a page that is protected should not be.
-    #[must_use]
-    pub fn wants_freedom(&self, costs: Costs) -> bool {
-        self.strict > self.lazy + self.lazy / MARGIN + u64::from(costs.protect_ns)
-    }
-
-    /// It is protected from now on.
-    pub fn protected(&mut self, costs: Costs) {
-        // Ending it will cost as much.
+    /// It is followed the other way from now on.
+    pub fn change(&mut self, costs: Costs) {
+        let doubts = &mut self.doubts[usize::from(self.protected)];
+        *doubts = if self.balance < 0 {
+            (*doubts + 1).min(MOST_DOUBTS)
+        } else {
+            doubts.saturating_sub(1)
+        };
+        self.protected = !self.protected;
+        self.excess = 0;
+        // The way back costs as much.
         self.balance = -2 * i64::from(costs.protect_ns);
     }
 
-    /// It is no longer protected.
-    pub fn freed(&mut self) {
-        self.caution = if self.balance < 0 {
-            (self.caution + 1).min(MOST_CAUTION)
-        } else {
-            self.caution.saturating_sub(1)
-        };
+    /// Its protection ended for reasons of others.
+    pub fn end(&mut self) {
+        if self.protected {
+            *self = Self {
+                doubts: self.doubts,
+                ..Self::default()
+            };
+        }
     }
 
     /// The hypervisor refused to protect it.
     pub fn refused(&mut self) {
-        self.caution = (self.caution + 1).min(MOST_CAUTION);
-        // From the start.
-        self.lazy = 0;
+        self.end();
+        self.excess = 0;
+        let doubts = &mut self.doubts[1];
+        *doubts = (*doubts + 1).min(MOST_DOUBTS);
     }
 }
 

@@ -4,7 +4,7 @@ use vgpu_config::Share;
 
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
-use crate::ppgtt::TableLimits;
+use crate::ppgtt::{ShadowConfig, TableLimits};
 
 /// What can be chosen about a vGPU.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub struct VgpuConfig {
     pub map: MapLimits,
     /// Its share of shadow tables.
     pub tables: TableLimits,
+    /// How its page tables are followed.
+    pub shadow: ShadowConfig,
     /// What one submission may cost.
     pub audit: AuditLimits,
 }

@@ -184,6 +184,7 @@ proptest! {
             Arc::clone(&map),
             Arc::clone(&pages),
             crate::ppgtt::TableLimits::default(),
+            crate::ppgtt::ShadowConfig::default(),
         );
         let source = Source {
             vgpu: 1,
@@ -242,6 +243,7 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         Arc::clone(&map),
         Arc::clone(&pages),
         crate::ppgtt::TableLimits::default(),
+        crate::ppgtt::ShadowConfig::default(),
     );
     let entries = (0..64).map(|page| page << 12 | 1).collect();
     let source = Source {
