@@ -6,6 +6,7 @@ mod fairness;
 mod mmio;
 mod nowhere;
 mod ring;
+mod shadow;
 mod spread;
 mod switch;
 
@@ -25,6 +26,7 @@ enum Bench {
     Aperture(aperture::Args),
     Fairness(fairness::Args),
     Switch(switch::Args),
+    Shadow(shadow::Args),
 }
 
 /// Runs it.
@@ -38,5 +40,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Aperture(args) => aperture::run(args),
         Bench::Fairness(args) => fairness::run(args),
         Bench::Switch(args) => switch::run(args),
+        Bench::Shadow(args) => shadow::run(args),
     }
 }
