@@ -7,7 +7,7 @@ use vgpu_config::Share;
 
 use crate::counters::CounterValues;
 use crate::engine::EngineView;
-use crate::ppgtt::TableCounts;
+use crate::ppgtt::{ShadowMode, TableCounts};
 use crate::registers::Accesses;
 use crate::windows::WindowCounts;
 
@@ -53,6 +53,8 @@ pub struct VgpuView {
     pub chunks: usize,
     /// Its shadow tables.
     pub tables: TableCounts,
+    /// How its page tables are followed.
+    pub shadow: ShadowMode,
     /// Events its device model has not taken.
     pub events_waiting: usize,
     /// The last refusals, oldest first.

@@ -3,6 +3,7 @@
 mod config;
 mod lane;
 mod run;
+mod tracked;
 mod worker;
 
 use std::collections::VecDeque;
@@ -47,6 +48,8 @@ pub struct Vgpu {
     tables: Arc<ShadowTables>,
     lanes: [LaneSlot; Engine::COUNT],
     outbox: Mutex<Outbox>,
+    /// Held while orders of the tables are passed on: they stay in order.
+    ordering: Mutex<()>,
     refusals: Mutex<VecDeque<String>>,
     failed: OnceLock<VgpuError>,
     removed: AtomicBool,
@@ -77,6 +80,7 @@ impl Vgpu {
                 registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
             }),
             outbox: Mutex::new(Outbox::new(events)),
+            ordering: Mutex::default(),
             refusals: Mutex::default(),
             failed: OnceLock::new(),
             removed: AtomicBool::new(false),
@@ -118,9 +122,22 @@ impl Vgpu {
             }
             // Tables are followed from the contexts that use them.
             Request::CreatePageTable { .. } => {}
-            Request::DestroyPageTable { root } => self.tables.destroy(Gfn::containing(root)),
-            Request::InvalidateMemory => self.map.invalidate(),
+            Request::DestroyPageTable { root } => {
+                self.tables.destroy(Gfn::containing(root));
+                self.give_orders();
+            }
+            Request::InvalidateMemory => {
+                self.map.invalidate();
+                self.tables.frames_changed();
+                self.give_orders();
+            }
             Request::Ping { token } => self.push(Event::Pong { token }),
+            Request::Protection { .. }
+            | Request::Protected { .. }
+            | Request::TableWrite { .. }
+            | Request::TableChanged { .. }
+            | Request::TableReleased { .. }
+            | Request::WritesMissed => self.tracked(request),
         }
         self.usable()
     }
@@ -286,6 +303,7 @@ impl Vgpu {
             failed: self.failed.get().map(ToString::to_string),
             share: *lock(&self.share),
             chunks: self.map.chunks(),
+            shadow: self.config.shadow.mode,
             tables: self.tables.counts(),
             events_waiting: lock(&self.outbox).waiting(),
             refusals: lock(&self.refusals).iter().cloned().collect(),

@@ -46,6 +46,6 @@ pub use consumer::{Consumer, DEFAULT_SPIN, Wake};
 pub use error::{PushError, RingError};
 pub use ggtt::GgttTable;
 pub use mapping::AreaWords;
-pub use msg::{DecodeError, Event, FaultReason, Message, Request, SLOT_QWORDS, Slot};
+pub use msg::{DecodeError, Event, FaultReason, Message, Outcome, Request, SLOT_QWORDS, Slot};
 pub use producer::Producer;
 pub use words::{Doorbell, Words};

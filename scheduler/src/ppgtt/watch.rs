@@ -349,6 +349,19 @@ impl ShadowTables {
         }
     }
 
+    /// A frame is no longer protected, for it was written as tables are not.
+    pub fn released(&self, gfn: Gfn) {
+        let inner = &mut *self.tables();
+        let Some(id) = inner.closed(gfn) else {
+            return;
+        };
+        inner.counts.traps += 1;
+        if let Some(table) = inner.table_mut(id) {
+            table.watch = Watch::Open;
+            table.ledger.end();
+        }
+    }
+
     /// Not every write was told.
     pub fn missed(&self) {
         let mut inner = self.tables();

@@ -21,7 +21,9 @@ impl Vgpu {
         let slot = self.slot(engine);
         let mut lane = lock(&slot.lane);
         while let Some((active, descriptor)) = lane.next() {
-            match self.prepare(engine, &mut lane.shadow, descriptor) {
+            let prepared = self.prepare(engine, &mut lane.shadow, descriptor);
+            self.give_orders();
+            match prepared {
                 Ok(Element::Work(work)) => {
                     slot.counters.ptes_written.add(work.cost.ptes);
                     slot.counters.bytes_copied.add(work.cost.bytes);

@@ -129,7 +129,7 @@ fn pattern_figures(
     };
     let mut guests = Vec::new();
     for mode in ShadowMode::ALL {
-        let mut guest = Guest::new(config(mode), pattern);
+        let mut guest = Guest::new(config(mode), pattern)?;
         // A page is protected after it was not written for as long as some
         // traps would take. That happens once in a guest's life.
         let know = 20 * (costs.trap_ns + costs.protect_ns) / costs.compare_ns;

@@ -4,11 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guest_memory::{Gfn, GuestMemory, VecMemory};
+use fake_xen::{Domain, DomainConfig, FakeXen};
+use guest_memory::{Gfn, GuestMemory};
 use vgpu_sched::dma::{DmaSpace, GuestMap, HostPages, MapLimits};
 use vgpu_sched::ppgtt::{
     Costs, Order, ShadowConfig, ShadowError, ShadowTables, TableCounts, TableLimits,
 };
+
+use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor};
 
 use super::number;
 use super::patterns::{ENTRIES, Pattern};
@@ -52,7 +55,10 @@ impl Bill {
 
 /// The guest, with its shadow.
 pub struct Guest {
-    memory: Arc<VecMemory>,
+    /// Mapped as vgpud maps it on Xen, from a simulated hypervisor.
+    memory: Arc<ForeignMemory>,
+    /// Kept while its memory is mapped.
+    _domain: (FakeXen, Domain),
     tables: Arc<ShadowTables>,
     protected: HashSet<u64>,
     pattern: Pattern,
@@ -61,10 +67,16 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub fn new(config: ShadowConfig, pattern: Pattern) -> Self {
+    pub fn new(config: ShadowConfig, pattern: Pattern) -> anyhow::Result<Self> {
+        let xen = FakeXen::new();
+        let domain = xen.create_domain(DomainConfig {
+            frames: usize::try_from(FIRST_DATA + DATA)?,
+            ..DomainConfig::default()
+        })?;
+        let cache = ForeignMemoryConfig::default();
+        let memory = ForeignMemory::new(xen.open_privcmd()?, domain.id(), cache);
+        let memory = Arc::new(memory);
         let dma = Arc::new(DmaSpace::new());
-        let pages = usize::try_from(FIRST_DATA + DATA).unwrap_or(0);
-        let memory = Arc::new(VecMemory::new(pages));
         let shared = Arc::clone(&memory) as _;
         let map = Arc::new(GuestMap::new(
             Arc::clone(&dma),
@@ -76,6 +88,7 @@ impl Guest {
         tables.offer(true);
         let mut guest = Self {
             memory,
+            _domain: (xen, domain),
             tables,
             protected: HashSet::new(),
             pattern,
@@ -90,7 +103,7 @@ impl Guest {
                 guest.write(FIRST_LEAF + leaf, entry, FIRST_DATA << 12 | 3);
             }
         }
-        guest
+        Ok(guest)
     }
 
     /// A vCPU's store, and what a device model does when it traps.

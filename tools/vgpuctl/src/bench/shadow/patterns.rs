@@ -45,7 +45,9 @@ impl Pattern {
                 let k = n / STEADY_EVERY;
                 Some((k % LEAVES, k / LEAVES % ENTRIES, 1))
             }
-            Self::Bursts if n.is_multiple_of(BURST_EVERY) => Some((n / BURST_EVERY % LEAVES, 0, ENTRIES)),
+            Self::Bursts if n.is_multiple_of(BURST_EVERY) => {
+                Some((n / BURST_EVERY % LEAVES, 0, ENTRIES))
+            }
             Self::Churn => {
                 let surface = n / CHURN_TABLES % (ENTRIES / CHURN_ENTRIES);
                 Some((n % CHURN_TABLES, surface * CHURN_ENTRIES, CHURN_ENTRIES))
