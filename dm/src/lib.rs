@@ -12,11 +12,13 @@ mod access;
 mod alarm;
 mod events;
 mod outside;
+mod protection;
 mod server;
 mod spin;
 mod table;
 mod vcpu;
 mod windows;
 
+pub use protection::ProtectionState;
 pub use server::{AttachError, Server, ServerConfig, Statistics};
 pub use table::TableState;

@@ -1,8 +1,8 @@
 //! Attaching to a domain, serving it, and letting go.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use xen_glue::{
 use crate::alarm::Alarm;
 use crate::events::EventLoop;
 use crate::outside::{Interrupts, SubmitRing};
+use crate::protection::{Protection, ProtectionState};
 use crate::spin::Spin;
 use crate::table::{InRam, InSharedArea, MovingTable, TableState};
 use crate::vcpu::{Counts, VcpuLoop};
@@ -108,6 +109,7 @@ struct Tree {
     function: String,
     statistics: Statistics,
     ggtt: TableState,
+    protection: ProtectionState,
     device: Inspection,
 }
 
@@ -117,6 +119,7 @@ pub struct Server {
     server: Arc<IoreqServer>,
     function: Sbdf,
     memory: Arc<ForeignMemory>,
+    protection: Arc<Protection>,
     interrupts: Arc<Interrupts>,
     windows: Arc<Windows>,
     counts: Arc<Counts>,
@@ -196,6 +199,9 @@ impl Server {
         let windows = Arc::new(Windows::new(Arc::clone(&server), moving));
         let cache = ForeignMemoryConfig::default();
         let memory = Arc::new(ForeignMemory::new(privcmd, config.domid, cache));
+        let submit = Arc::new(SubmitRing::new(requests));
+        let (ours, ring) = (Arc::clone(&server), Arc::clone(&submit));
+        let protection = Arc::new(Protection::claim(ours, ring, memory.clone()));
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
@@ -204,9 +210,9 @@ impl Server {
         let bell = events.doorbell().try_clone();
         let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
         let device = Arc::new(make(Seams {
-            memory: memory.clone(),
+            memory: protection.clone(),
             ggtt: table,
-            port: Arc::new(SubmitRing(Mutex::new(requests))),
+            port: submit.clone(),
             interrupts: interrupts.clone(),
             clock: alarm.clone(),
             bars: windows.clone(),
@@ -216,6 +222,7 @@ impl Server {
             server,
             function: Sbdf::slot(config.slot),
             memory,
+            protection,
             interrupts,
             windows,
             counts: Arc::default(),
@@ -234,6 +241,8 @@ impl Server {
         }
         let events = EventLoop {
             device: Arc::clone(&this.device),
+            protection: Arc::clone(&this.protection),
+            submit,
             alarm: Arc::clone(&this.alarm),
             ring: events,
             stop: Arc::clone(&this.stop),
@@ -247,12 +256,12 @@ impl Server {
     fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, spin: Duration) -> Result<(), AttachError> {
         let name = format!("vcpu{}", ioreqs.vcpu());
         let bell = self.stop_bell.try_clone();
-        let memory: Arc<dyn GuestMemory> = self.memory.clone();
         let vcpu = VcpuLoop {
             ioreqs,
             device: Arc::clone(&self.device),
-            memory,
+            protection: Arc::clone(&self.protection),
             function: self.function,
+            outside: None,
             spin: Spin::new(spin),
             answered: Instant::now(),
             counts: Arc::clone(&self.counts),
@@ -310,6 +319,12 @@ impl Server {
         self.windows.table()
     }
 
+    /// The guest's frames that are protected for vgpud.
+    #[must_use]
+    pub fn protection(&self) -> ProtectionState {
+        self.protection.state()
+    }
+
     /// The device and this server, for people and tools.
     ///
     /// # Errors
@@ -320,6 +335,7 @@ impl Server {
             function: self.function.to_string(),
             statistics: self.statistics(),
             ggtt: self.table(),
+            protection: self.protection(),
             device: self.device.inspect(),
         })
     }
@@ -332,8 +348,11 @@ impl Server {
     }
 
     fn release(&mut self) {
-        // First no more requests, then an answer to each there is: a vCPU
-        // must not be left waiting.
+        // While requests are still answered: a frame that stayed protected
+        // could never be written again.
+        self.protection.end();
+        // Then no more requests, then an answer to each there is: a vCPU must
+        // not be left waiting.
         if let Err(e) = self.server.set_enabled(false) {
             log::debug!("{e}");
         }
