@@ -240,7 +240,7 @@ impl Protection {
 /// Whether a write is one of whole entries that a table can hold.
 fn like_entries(gpa: u64, data: &[u8]) -> bool {
     let (entries, rest) = data.as_chunks::<8>();
-    gpa % 8 == 0
+    gpa.is_multiple_of(8)
         && rest.is_empty()
         && entries
             .iter()
