@@ -7,6 +7,7 @@
 //! run without privilege and are left to the hardware.
 
 mod error;
+mod kept;
 mod rules;
 
 use gen8::Engine;
@@ -16,6 +17,7 @@ use gen8::irq;
 use crate::ggtt::NotMapped;
 use crate::switch::Effects;
 pub use error::{At, AuditError, Refusal, Rule};
+use kept::Kept;
 
 /// What the audit asks of the outside.
 pub trait Site {
@@ -38,6 +40,9 @@ pub trait Site {
     /// # Errors
     /// [`AuditError::Exhausted`].
     fn place(&mut self, batch: &[u32]) -> Result<u32, AuditError>;
+
+    /// Changes dword `at` of the batch that was placed at `address`.
+    fn amend(&mut self, address: u32, at: usize, value: u32);
 }
 
 /// What one submission may cost.
@@ -137,29 +142,45 @@ impl<'a, S: Site> Auditor<'a, S> {
         Ok(())
     }
 
-    /// Copies and audits a batch of `dwords` dwords at the guest's global
-    /// `address`, which no command ends; returns where the GPU finds the
-    /// copy.
+    /// Copies and audits a batch of `lines` cache lines at the guest's global
+    /// `address`, which no command ends; returns where the GPU finds the copy,
+    /// and its length in cache lines.
     ///
     /// # Errors
     /// [`AuditError`].
-    pub fn indirect(&mut self, address: u32, dwords: u32) -> Result<u32, AuditError> {
-        let mut words = vec![0; usize::try_from(dwords).unwrap_or(0)];
+    pub fn indirect(&mut self, address: u32, lines: u32) -> Result<(u32, u32), AuditError> {
+        let mut words = vec![0; usize::try_from(lines * 16).unwrap_or(0)];
         self.site.fetch(address, &mut words)?;
         self.certain = self.starts_certain;
-        let mut done: u32 = 0;
+        let mut kept = Kept::default();
+        let mut done: usize = 0;
         let mut rest = words.as_mut_slice();
         while let Some(&header) = rest.first() {
-            let at = At::Batch(address.wrapping_add(done.wrapping_mul(4)));
+            let offset = u32::try_from(done * 4).unwrap_or(u32::MAX);
+            let at = At::Batch(address.wrapping_add(offset));
             let (command, len) = self.decode(header, at, rest.len())?;
             let (this, next) = split(rest, len);
+            done += this.len();
+            let before = kept.next(command, this, done - this.len(), &self.effects);
             if self.command(command, this, at, 1)? == Flow::End {
                 return Err(refuse(command, header, at, Rule::Forbidden));
             }
-            done = done.wrapping_add(len);
+            if let Some(before) = before {
+                self.effects.put_back(before);
+            }
             rest = next;
         }
-        self.site.place(&words)
+        let Some(changed) = kept.change(&words, INDIRECT_LINES) else {
+            kept.forget(&mut self.effects);
+            return Ok((self.site.place(&words)?, lines));
+        };
+        let copy = self.site.place(&changed.words)?;
+        let bytes = u32::try_from(changed.place * 4).unwrap_or(0);
+        for at in changed.addresses {
+            self.site.amend(copy, at, copy.wrapping_add(bytes));
+            self.site.amend(copy, at + 1, 0);
+        }
+        Ok((copy, bytes / 64))
     }
 
     /// Copies and audits the batch at the guest's global `address`; returns
@@ -243,6 +264,9 @@ impl<'a, S: Site> Auditor<'a, S> {
         Ok((command, need))
     }
 }
+
+/// The most cache lines that INDIRECT_CTX can say, in bits 5:0.
+const INDIRECT_LINES: usize = 0x3f;
 
 fn split(words: &mut [u32], len: u32) -> (&mut [u32], &mut [u32]) {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(words.len());

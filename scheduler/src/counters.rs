@@ -88,6 +88,9 @@ counters! {
     switch_ns,
     /// Entries of the physical global table written.
     ptes_written,
+    /// Of these, entries that an idle engine waited for. The others were
+    /// written while it ran something else.
+    ptes_late,
     /// Bytes copied from and to the guest.
     bytes_copied,
     /// Privileged commands audited.

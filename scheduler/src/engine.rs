@@ -17,6 +17,7 @@ mod stop;
 mod view;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -183,6 +184,11 @@ pub struct EngineUnit {
     /// Wakes the thread that calls [`Self::check`].
     line: Arc<Line>,
     state: Mutex<State>,
+    /// Whoever has the state waits for the engine to hold still or be reset.
+    /// The interrupt thread has others to look after meanwhile.
+    stopping: AtomicBool,
+    /// Interrupts that it took in that time.
+    missed: AtomicU16,
     /// Something left the engine or was promoted.
     moved: Condvar,
     /// Held while clients are told, so that they are in order.
@@ -256,6 +262,8 @@ impl EngineUnit {
                 dead: None,
                 resets: 0,
             }),
+            stopping: AtomicBool::new(false),
+            missed: AtomicU16::new(0),
             moved: Condvar::new(),
             telling: Mutex::new(()),
         }
@@ -284,6 +292,11 @@ impl EngineUnit {
         }
         let id = client.id();
         let since = self.clock.now();
+        if state.lists.idle() && state.ready.is_empty() && state.next.is_empty() {
+            // The engine waited for them.
+            let ptes = workload.cost.ptes;
+            client.counters(self.engine).ptes_late.add(ptes);
+        }
         self.trace(id, What::Ready);
         state.ready.entry(id).or_default().push_back(Job {
             client,

@@ -9,7 +9,8 @@ use crate::counters::CounterValues;
 use crate::engine::EngineView;
 use crate::ppgtt::{ShadowMode, TableCounts};
 use crate::registers::Accesses;
-use crate::windows::WindowCounts;
+use crate::vgpu::MemoryView;
+use crate::windows::{ShareCounts, WindowCounts};
 
 /// One vGPU's way to one engine.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -55,6 +56,10 @@ pub struct VgpuView {
     pub tables: TableCounts,
     /// How its page tables are followed.
     pub shadow: ShadowMode,
+    /// Its part of the physical global table.
+    pub windows: ShareCounts,
+    /// What vgpud holds for it.
+    pub memory: MemoryView,
     /// Events its device model has not taken.
     pub events_waiting: usize,
     /// The last refusals, oldest first.

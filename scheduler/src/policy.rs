@@ -31,7 +31,6 @@ mod limit;
 mod simulation;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -42,7 +41,6 @@ use claim::{Claim, State};
 use class::{Class, Place, UNIT, Virtual};
 use hold::Hold;
 pub use limit::RunLimit;
-pub use turns::Turns;
 
 /// A workload that was taken.
 #[derive(Debug)]

@@ -126,9 +126,15 @@ pub struct ShadowTables {
 }
 
 impl ShadowTables {
-    /// No table yet.
+    /// No table yet, to be followed as is usual.
     #[must_use]
-    pub fn new(
+    pub fn new(map: Arc<GuestMap>, pages: Arc<HostPages>, limits: TableLimits) -> Arc<Self> {
+        Self::followed(map, pages, limits, ShadowConfig::default())
+    }
+
+    /// No table yet, to be followed as `config` says.
+    #[must_use]
+    pub fn followed(
         map: Arc<GuestMap>,
         pages: Arc<HostPages>,
         limits: TableLimits,
@@ -206,11 +212,20 @@ impl ShadowTables {
         entry.doomed = false;
         inner.pins += 1;
         let bus = inner.table(id).map_or(0, |t| t.page.bus());
+        let compared = inner.counts.compared - before.0;
         Ok(RootPin {
             tables: Arc::clone(self),
             root,
             bus,
+            compared,
         })
+    }
+
+    /// Whether there are more tables than are kept: some should go, which
+    /// takes a moment in which no root is pinned.
+    #[must_use]
+    pub fn crowded(&self) -> bool {
+        self.tables().live() > self.limits.keep
     }
 
     /// The guest no longer uses `root`.
@@ -257,6 +272,8 @@ pub struct RootPin {
     tables: Arc<ShadowTables>,
     root: Gfn,
     bus: u64,
+    /// Guest table pages read for it.
+    pub compared: u64,
 }
 
 impl RootPin {

@@ -51,6 +51,16 @@ impl Registers {
         self.gpu.write64(offset, value);
     }
 
+    /// Begins accesses that are counted together, when they are over.
+    #[must_use]
+    pub const fn series(&self) -> Series<'_> {
+        Series {
+            registers: self,
+            reads: 0,
+            writes: 0,
+        }
+    }
+
     /// Accesses so far.
     #[must_use]
     pub fn accesses(&self) -> Accesses {
@@ -58,5 +68,49 @@ impl Registers {
             reads: self.reads.load(Ordering::Relaxed),
             writes: self.writes.load(Ordering::Relaxed),
         }
+    }
+}
+
+/// Accesses that are counted together: counting each would take longer than
+/// all else that a switch does besides them.
+pub struct Series<'a> {
+    registers: &'a Registers,
+    reads: u64,
+    writes: u64,
+}
+
+impl Series<'_> {
+    /// Reads a register.
+    #[must_use]
+    pub fn read32(&mut self, offset: u32) -> u32 {
+        self.reads += 1;
+        self.registers.gpu.read32(offset)
+    }
+
+    /// Writes a register.
+    pub fn write32(&mut self, offset: u32, value: u32) {
+        self.writes += 1;
+        self.registers.gpu.write32(offset, value);
+    }
+
+    /// Accesses of this series so far.
+    #[must_use]
+    pub const fn accesses(&self) -> Accesses {
+        Accesses {
+            reads: self.reads,
+            writes: self.writes,
+        }
+    }
+}
+
+impl Drop for Series<'_> {
+    fn drop(&mut self) {
+        let Self {
+            registers,
+            reads,
+            writes,
+        } = self;
+        registers.reads.fetch_add(*reads, Ordering::Relaxed);
+        registers.writes.fetch_add(*writes, Ordering::Relaxed);
     }
 }

@@ -6,10 +6,12 @@
 //! there are and how each behaves is data: `gen8::switched`.
 
 mod bits;
+mod delta;
 mod digest;
 mod effects;
 mod file;
 mod grant;
+mod handover;
 mod image;
 mod layout;
 mod mode;
@@ -17,10 +19,12 @@ mod plain;
 mod switcher;
 
 pub use effects::Effects;
+pub(crate) use effects::Saved;
 pub use file::RegisterFile;
 pub use grant::allowed_nonpriv;
+pub use handover::{MAX_PROLOGUE, prologue_commands};
 pub use mode::{SwitchMode, UnknownMode};
-pub use switcher::{MAX_PROLOGUE, SwitchCost, Switcher, prologue_commands};
+pub use switcher::{SwitchCost, Switcher};
 
 use gen8::{Engine, switched};
 

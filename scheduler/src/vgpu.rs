@@ -2,6 +2,7 @@
 
 mod config;
 mod lane;
+mod memory;
 mod run;
 mod tracked;
 mod worker;
@@ -24,15 +25,17 @@ use crate::ppgtt::ShadowTables;
 use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
 use crate::sync::lock;
-use crate::workload::Shadow;
 pub use config::{VgpuConfig, VgpuError};
-use lane::{Active, Lane, LoadError};
+use lane::{Element, Lane, LoadError, Shadows};
+pub use memory::MemoryView;
 use worker::Worker;
 
 /// Refusals kept for inspection.
 const REFUSALS: usize = 16;
 
 struct LaneSlot {
+    /// Locked while an element is prepared; before the lane.
+    shadows: Mutex<Shadows>,
     lane: Mutex<Lane>,
     counters: Counters,
     registers: Arc<Mutex<RegisterFile>>,
@@ -66,7 +69,7 @@ impl Vgpu {
     ) -> std::io::Result<Arc<Self>> {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
         let pages = Arc::clone(&shared.pages);
-        let tables = ShadowTables::new(Arc::clone(&map), pages, config.tables, config.shadow);
+        let tables = ShadowTables::followed(Arc::clone(&map), pages, config.tables, config.shadow);
         let vgpu = Arc::new(Self {
             share: Mutex::new(config.share),
             config,
@@ -75,6 +78,7 @@ impl Vgpu {
             table: Mutex::new(Some(table)),
             tables,
             lanes: Engine::ALL.map(|engine| LaneSlot {
+                shadows: Mutex::default(),
                 lane: Mutex::default(),
                 counters: Counters::default(),
                 registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
@@ -86,6 +90,9 @@ impl Vgpu {
             removed: AtomicBool::new(false),
             worker: Worker::default(),
         });
+        vgpu.shared
+            .windows
+            .set_limits(vgpu.id(), vgpu.config.windows);
         worker::start(&vgpu)?;
         vgpu.set_share(vgpu.config.share);
         Ok(vgpu)
@@ -179,8 +186,8 @@ impl Vgpu {
             // A guest can flood its port; it loses the engine until it
             // resets it.
             Err(LoadError::Full) => {
-                let active = Active { seq, element: 0 };
-                self.fault(engine, &mut lane, active, FaultReason::Exhausted, 0);
+                let first = Element { seq, element: 0 };
+                self.fault(engine, &mut lane, first, FaultReason::Exhausted, 0);
             }
             Err(LoadError::Stopped) => {}
         }
@@ -192,17 +199,17 @@ impl Vgpu {
         &self,
         engine: Engine,
         lane: &mut Lane,
-        active: Active,
+        element: Element,
         reason: FaultReason,
         ipehr: u32,
     ) {
         lane.stop();
         self.push(Event::Fault {
             engine: index(engine),
-            element: active.element,
+            element: element.element,
             reason,
             ipehr,
-            seq: active.seq,
+            seq: element.seq,
         });
     }
 
@@ -253,9 +260,13 @@ impl Vgpu {
         for unit in self.shared.engines.iter() {
             unit.forget(self.id());
         }
+        for slot in &self.lanes {
+            // What was being prepared found its lane stopped and is gone.
+            drop(lock(&slot.shadows));
+        }
         self.shared.windows.forget_vgpu(self.id());
         for slot in &self.lanes {
-            lock(&slot.lane).shadow = Shadow::default();
+            *lock(&slot.shadows) = Shadows::default();
         }
         if self.tables.clear() {
             self.map.abandon();
@@ -305,6 +316,8 @@ impl Vgpu {
             chunks: self.map.chunks(),
             shadow: self.config.shadow.mode,
             tables: self.tables.counts(),
+            windows: self.shared.windows.share(self.id()),
+            memory: self.memory(),
             events_waiting: lock(&self.outbox).waiting(),
             refusals: lock(&self.refusals).iter().cloned().collect(),
             engines: Engine::ALL
@@ -313,7 +326,8 @@ impl Vgpu {
                     let slot = self.slot(engine);
                     let (active, loads, stopped) = {
                         let lane = lock(&slot.lane);
-                        (lane.active.map(|a| a.seq), lane.waiting(), lane.stopped)
+                        let first = lane.flights().front();
+                        (first.map(|f| f.element.seq), lane.waiting(), lane.stopped)
                     };
                     crate::inspect::LaneView {
                         name: engine.sysfs_name(),

@@ -5,11 +5,16 @@
 //! what it shows, stands anywhere, keeps its place while pinned, and is
 //! evicted when others need the room. Entries are written only when they
 //! differ from what the table is known to hold.
+//!
+//! Where no window stands, entries name the scratch page or were never
+//! written: what left the table is not named by it.
 
+mod cache;
 mod image;
 mod runs;
+mod share;
 
-use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -19,11 +24,9 @@ use gpu_bus::GGTT_ENTRIES;
 use crate::dma::HostPage;
 use crate::registers::Registers;
 use crate::sync::lock;
+use cache::{Cache, Vacated};
 use image::PteImage;
-use runs::FreeRuns;
-
-/// Windows kept at most, so that what remembers them stays small.
-const MAX_WINDOWS: usize = 1 << 16;
+pub use share::{ShareCounts, WindowLimits};
 
 /// What a window shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,10 +45,10 @@ pub enum What {
         /// Where the guest has it, a page of its table.
         page: u32,
     },
-    /// The shadow ring of a vGPU's engine.
+    /// A shadow ring.
     Ring {
-        /// Which engine.
-        engine: Engine,
+        /// Bus address of its first page.
+        page: u64,
     },
     /// Pages of vgpud's own, for one use.
     Own {
@@ -63,32 +66,37 @@ pub struct Key {
     pub what: What,
 }
 
-/// There is no room for a window: everything in the way is in use.
+/// There is no room for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no room for {pages} pages in the global page table, {free} pages free")]
-pub struct NoRoom {
-    /// Pages asked for.
-    pub pages: usize,
-    /// Pages free, in pieces.
-    pub free: u32,
-}
-
-struct Window {
-    start: u32,
-    pages: u32,
-    pins: u32,
-    /// Place in the queue for eviction while unpinned.
-    stamp: u64,
+pub enum NoRoom {
+    /// Everything in the way is in use.
+    #[error("no room for {pages} pages in the global page table, {free} pages free")]
+    Table {
+        /// Pages asked for.
+        pages: usize,
+        /// Pages free, in pieces.
+        free: u32,
+    },
+    /// The vGPU uses all it may have.
+    #[error(
+        "a window of {asked} pages beside {windows} windows in use, which are {pages} pages; \
+         a vGPU may use {} windows at a time, {} pages", limits.windows, limits.pinned
+    )]
+    Share {
+        /// Pages asked for.
+        asked: u32,
+        /// Its windows in use.
+        windows: u32,
+        /// Their pages.
+        pages: u32,
+        /// What is allowed.
+        limits: WindowLimits,
+    },
 }
 
 struct Inner {
-    runs: FreeRuns,
-    windows: HashMap<Key, Window>,
-    /// Unpinned windows, longest unused first.
-    unpinned: BTreeMap<u64, Key>,
-    clock: u64,
+    cache: Cache,
     image: PteImage,
-    evicted: u64,
 }
 
 /// The physical global page table.
@@ -108,10 +116,24 @@ pub struct WindowCounts {
     pub pinned: usize,
     /// Pages free.
     pub free_pages: u32,
+    /// Pieces they are in.
+    pub free_runs: usize,
+    /// Pages of the longest piece.
+    pub longest_free: u32,
+    /// Uses of a window that stood as it should: nothing was written.
+    pub hits: u64,
+    /// Uses of a window that stood, with some entries changed.
+    pub changed: u64,
+    /// Uses of a window that had to be made.
+    pub misses: u64,
     /// Windows evicted so far.
     pub evicted: u64,
+    /// Uses refused because of a vGPU's limits.
+    pub refused: u64,
     /// Entries written to the GPU so far.
     pub ptes_written: u64,
+    /// Of these, entries that name scratch because what stood there went.
+    pub ptes_cleared: u64,
 }
 
 /// The entry that maps a frame at this bus address.
@@ -138,12 +160,8 @@ impl Windows {
             scratch,
             serial: AtomicU64::new(0),
             inner: Mutex::new(Inner {
-                runs: FreeRuns::new(start, pages),
-                windows: HashMap::new(),
-                unpinned: BTreeMap::new(),
-                clock: 0,
+                cache: Cache::new(start, pages),
                 image: PteImage::new(),
-                evicted: 0,
             }),
         })
     }
@@ -154,74 +172,61 @@ impl Windows {
         entry(self.scratch.bus())
     }
 
+    /// Sets what a vGPU may have of the table. Without it, it has what
+    /// [`WindowLimits::default`] says.
+    pub fn set_limits(&self, vgpu: u64, limits: WindowLimits) {
+        lock(&self.inner).cache.set_limits(vgpu, limits);
+    }
+
     /// Makes the window `key` show `entries` and pins it. It keeps its place
     /// until the pin is dropped.
     ///
     /// # Errors
-    /// [`NoRoom`] when even evicting everything unpinned makes none.
+    /// [`NoRoom`] when even evicting what is in nobody's use makes none, or
+    /// the vGPU uses all it may.
     pub fn pin(self: &Arc<Self>, key: Key, entries: &[u64]) -> Result<Pin, NoRoom> {
         let mut inner = lock(&self.inner);
         let inner = &mut *inner;
-        let no_room = |free| NoRoom {
-            pages: entries.len(),
-            free,
-        };
-        let pages = u32::try_from(entries.len()).map_err(|_| no_room(inner.runs.total()))?;
-        // Another length under the same name is another window.
-        if let Some(w) = inner.windows.get(&key)
-            && w.pages != pages
-        {
-            if w.pins > 0 {
-                return Err(no_room(inner.runs.total()));
-            }
-            inner.evict(key);
-        }
-        let start = match inner.windows.get_mut(&key) {
-            Some(w) => {
-                if w.pins == 0 {
-                    inner.unpinned.remove(&w.stamp);
-                }
-                w.pins += 1;
-                w.start
-            }
-            None => {
-                let start = loop {
-                    if inner.windows.len() < MAX_WINDOWS
-                        && let Some(start) = inner.runs.allocate(pages)
-                    {
-                        break start;
-                    }
-                    let Some((_, &oldest)) = inner.unpinned.first_key_value() else {
-                        return Err(no_room(inner.runs.total()));
-                    };
-                    inner.evict(oldest);
-                    inner.evicted += 1;
-                };
-                let window = Window {
-                    start,
-                    pages,
-                    pins: 1,
-                    stamp: 0,
-                };
-                inner.windows.insert(key, window);
-                start
-            }
-        };
+        let mut vacated = Vacated::default();
+        let acquired = inner.cache.acquire(key, entries.len(), &mut vacated);
         let mut wrote = 0;
-        for (index, &pte) in (start..).zip(entries) {
-            wrote += u64::from(inner.image.store(&self.gpu, index, pte));
+        if let Ok(place) = acquired {
+            for (index, &pte) in (place.start..).zip(entries) {
+                wrote += u64::from(inner.image.store(&self.gpu, index, pte));
+            }
+            inner.cache.count(place, wrote);
         }
-        if wrote > 0 {
-            // Linux gt/intel_ggtt.c:gen8_ggtt_invalidate: makes the GPU
-            // take notice of changed entries.
-            self.gpu.write32(ring::GFX_FLSH_CNTL, 1);
+        // What the new window does not cover must not name what was there.
+        let taken = acquired.map_or(0..0, |p| p.start..p.start + p.pages);
+        let cleared = self.clear(&mut inner.image, &vacated, &taken);
+        if wrote + cleared > 0 {
+            self.flush();
         }
         Ok(Pin {
             windows: Arc::clone(self),
             key,
-            start,
-            wrote,
+            start: acquired?.start,
+            pages: acquired?.pages,
+            wrote: wrote + cleared,
         })
+    }
+
+    /// Linux `gt/intel_ggtt.c:gen8_ggtt_invalidate`: makes the GPU take
+    /// notice of changed entries.
+    fn flush(&self) {
+        self.gpu.write32(ring::GFX_FLSH_CNTL, 1);
+    }
+
+    /// Points what was vacated at scratch, but for what is `taken` again.
+    fn clear(&self, image: &mut PteImage, vacated: &Vacated, taken: &Range<u32>) -> u64 {
+        let scratch = self.scratch_entry();
+        let pages = vacated.0.iter().cloned().flatten();
+        let wrote = pages
+            .filter(|index| !taken.contains(index))
+            .map(|index| u64::from(image.store(&self.gpu, index, scratch)))
+            .sum();
+        image.cleared += wrote;
+        wrote
     }
 
     /// Pins pages of vgpud's own in a window that goes with the pin.
@@ -237,56 +242,36 @@ impl Windows {
 
     fn unpin(&self, key: Key) {
         let mut inner = lock(&self.inner);
-        let inner = &mut *inner;
-        let Some(w) = inner.windows.get_mut(&key) else {
-            return;
-        };
-        w.pins -= 1;
-        if w.pins > 0 {
-            return;
-        }
-        inner.clock += 1;
-        w.stamp = inner.clock;
-        inner.unpinned.insert(w.stamp, key);
-        if matches!(key.what, What::Own { .. }) {
-            self.clear(inner, key);
+        let idle = inner.cache.unpin(key);
+        if idle && matches!(key.what, What::Own { .. }) {
+            self.remove(&mut inner, &[key]);
         }
     }
 
-    /// Removes an unpinned window and points its entries at scratch, because
-    /// what they name is about to go.
-    fn clear(&self, inner: &mut Inner, key: Key) {
-        let Some((start, pages)) = inner.evict(key) else {
-            return;
-        };
-        let scratch = self.scratch_entry();
-        let mut wrote = false;
-        for index in start..start + pages {
-            wrote |= inner.image.store(&self.gpu, index, scratch);
+    /// Removes windows that are not in use, and what they show from the
+    /// table: it is about to go.
+    fn remove(&self, inner: &mut Inner, keys: &[Key]) {
+        let mut vacated = Vacated::default();
+        for &key in keys {
+            inner.cache.evict(key, &mut vacated);
         }
-        if wrote {
-            self.gpu.write32(ring::GFX_FLSH_CNTL, 1);
+        if self.clear(&mut inner.image, &vacated, &(0..0)) > 0 {
+            self.flush();
         }
     }
 
     /// Removes the window `key` if nothing runs in it, and what it shows
     /// from the table.
     pub fn forget(&self, key: Key) {
-        self.clear(&mut lock(&self.inner), key);
+        self.remove(&mut lock(&self.inner), &[key]);
     }
 
     /// Removes every window of a vGPU. Its engines must be idle.
     pub fn forget_vgpu(&self, vgpu: u64) {
         let mut inner = lock(&self.inner);
-        let keys: Vec<Key> = inner
-            .windows
-            .keys()
-            .filter(|k| k.vgpu == vgpu)
-            .copied()
-            .collect();
-        for key in keys {
-            self.clear(&mut inner, key);
-        }
+        let keys = inner.cache.keys(vgpu);
+        self.remove(&mut inner, &keys);
+        inner.cache.forget(vgpu);
     }
 
     /// Counts for inspection.
@@ -294,25 +279,16 @@ impl Windows {
     pub fn counts(&self) -> WindowCounts {
         let inner = lock(&self.inner);
         WindowCounts {
-            windows: inner.windows.len(),
-            pinned: inner.windows.len() - inner.unpinned.len(),
-            free_pages: inner.runs.total(),
-            evicted: inner.evicted,
             ptes_written: inner.image.written,
+            ptes_cleared: inner.image.cleared,
+            ..inner.cache.counts()
         }
     }
-}
 
-impl Inner {
-    /// Removes an unpinned window; its entries stay as they are.
-    fn evict(&mut self, key: Key) -> Option<(u32, u32)> {
-        if self.windows.get(&key)?.pins > 0 {
-            return None;
-        }
-        let w = self.windows.remove(&key)?;
-        self.unpinned.remove(&w.stamp);
-        self.runs.free(w.start, w.pages);
-        Some((w.start, w.pages))
+    /// What a vGPU has of the table.
+    #[must_use]
+    pub fn share(&self, vgpu: u64) -> ShareCounts {
+        lock(&self.inner).cache.share(vgpu)
     }
 }
 
@@ -321,11 +297,24 @@ pub struct Pin {
     windows: Arc<Windows>,
     key: Key,
     start: u32,
+    pages: u32,
     /// Entries this pin had to write.
     pub wrote: u64,
 }
 
 impl Pin {
+    /// The window's name.
+    #[must_use]
+    pub const fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The window's pages.
+    #[must_use]
+    pub const fn pages(&self) -> u32 {
+        self.pages
+    }
+
     /// The window's graphics address.
     #[must_use]
     pub const fn address(&self) -> u32 {

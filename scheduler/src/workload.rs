@@ -11,6 +11,7 @@ mod site;
 
 use std::sync::Arc;
 
+use gen8::cmd::mi_op;
 use gen8::csb::Descriptor;
 use gen8::{Engine, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
@@ -22,11 +23,12 @@ use crate::ppgtt::{RootPin, ShadowTables};
 use crate::switch::Effects;
 use crate::windows::{Key, Pin, What, Windows, entry};
 pub use error::PrepareError;
-use image::Image;
 pub use image::ImageError;
+use image::{Image, Ring};
 pub use shadow::Shadow;
 use shadow::{ShadowRing, read_ring, write_ring};
-use site::{Placed, WorkloadSite};
+use site::Placed;
+pub use site::WorkloadSite;
 
 /// What a workload is made from.
 pub struct Source<'a> {
@@ -51,7 +53,7 @@ pub struct Source<'a> {
 pub struct Cost {
     /// Entries of the global table written.
     pub ptes: u64,
-    /// Bytes copied from the guest.
+    /// Bytes copied from the guest, tables compared among them.
     pub bytes: u64,
     /// Privileged commands audited.
     pub commands: u64,
@@ -68,7 +70,11 @@ pub struct Workload {
     pub effects: Effects,
     /// What it cost so far.
     pub cost: Cost,
+    /// For whoever made it: which shadow it runs from.
+    pub shadow: usize,
     registers: Arc<HostPage>,
+    /// What the register page held at first.
+    loaded: Vec<u8>,
     /// Where the guest has its register page.
     guest_registers: u64,
     /// Where the guest's ring ends, for the head it is told.
@@ -80,8 +86,8 @@ pub struct Workload {
 struct Held {
     // Windows go before the pages they show.
     ring: ShadowRing,
-    _pins: Vec<Pin>,
-    _placed: Vec<Placed>,
+    pins: Vec<Pin>,
+    placed: Vec<Placed>,
     _registers: Arc<HostPage>,
     _root: RootPin,
 }
@@ -164,7 +170,7 @@ pub fn prepare(
     let mut pins: Vec<Pin> = named.into_values().collect();
 
     // The shadow ring.
-    let shadow_ring = write_ring(source, shadow, engine, &ring, &words)?;
+    let shadow_ring = write_ring(source, shadow, &ring, &words)?;
     image.set_ring(shadow_ring.pin.address(), &shadow_ring);
 
     // The tables.
@@ -175,7 +181,8 @@ pub fn prepare(
     let registers = shadow.registers(source.pages)?;
     let restore_inhibit = image.control();
     image.no_batch_state();
-    registers.write(0, &image.bytes());
+    let loaded = image.bytes();
+    registers.write(0, &loaded);
     let mut entries = Vec::with_capacity(frames.len());
     for (i, (address, gfn)) in (first..).zip(&frames).enumerate() {
         if i == register_index {
@@ -203,6 +210,7 @@ pub fn prepare(
         | 1;
     pins.push(image_pin);
     let copied = PAGE_SIZE + words.len() * 4;
+    let compared = root.compared * 4096;
     Ok(Element::Work(Box::new(Workload {
         descriptor: Descriptor(host),
         restore_inhibit,
@@ -211,16 +219,18 @@ pub fn prepare(
             ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
                 + shadow_ring.pin.wrote
                 + placed.iter().map(Placed::wrote).sum::<u64>(),
-            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched,
+            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched + compared,
             commands,
         },
+        shadow: 0,
         registers: Arc::clone(&registers),
+        loaded,
         guest_registers,
         guest_tail: ring.tail,
         held: Some(Held {
             ring: shadow_ring,
-            _pins: pins,
-            _placed: placed,
+            pins,
+            placed,
             _registers: registers,
             _root: root,
         }),
@@ -239,6 +249,12 @@ impl Workload {
         head.is_some()
     }
 
+    /// Offset of the end of the guest's ring.
+    #[must_use]
+    pub const fn guest_tail(&self) -> u32 {
+        self.guest_tail
+    }
+
     /// How often it can be loaded again while it runs.
     #[must_use]
     pub fn reloads(&self) -> u32 {
@@ -255,6 +271,14 @@ impl Workload {
         tail.is_some()
     }
 
+    /// The windows it needs while it runs.
+    pub fn windows(&self) -> impl Iterator<Item = &Pin> {
+        self.held.iter().flat_map(|h| {
+            let placed = h.placed.iter().map(Placed::pin);
+            std::iter::once(&h.ring.pin).chain(&h.pins).chain(placed)
+        })
+    }
+
     fn set_register(&self, index: usize, value: u32) {
         self.registers.write(index * 4, &value.to_le_bytes());
     }
@@ -265,16 +289,17 @@ impl Workload {
     }
 
     /// Writes back to the guest's register page what it may see of the run:
-    /// head, control, run time, and the GPU's own part. Addresses in it stay
-    /// the guest's. Returns the bytes written.
+    /// head, control, run time, and what changed of the GPU's own part.
+    /// Addresses in it stay the guest's. Returns the bytes written.
     ///
-    /// A guest that took the page away meanwhile gets nothing.
-    pub fn write_back(&self, map: &GuestMap) -> usize {
+    /// A guest that took the page away meanwhile gets nothing. `tail` is where
+    /// it has the ring end now: [`Self::guest_tail`], or behind no-ops after that.
+    pub fn write_back(&self, map: &GuestMap, tail: u32) -> usize {
         let mut bytes = [0; PAGE_SIZE];
         self.registers.read(0, &mut bytes);
         // It ran to its end, which in the guest's ring is the tail.
         let head = lrc::RING_HEAD * 4;
-        bytes[head..head + 4].copy_from_slice(&self.guest_tail.to_le_bytes());
+        bytes[head..head + 4].copy_from_slice(&tail.to_le_bytes());
         let mut written = 0;
         let mut put = |at: usize, len: usize| {
             let data = &bytes[at..at + len];
@@ -283,12 +308,54 @@ impl Workload {
                 written += len;
             }
         };
-        put(PRIVATE_BYTES, PAGE_SIZE - PRIVATE_BYTES);
+        if let Some((from, to)) = changed(&self.loaded, &bytes, PRIVATE_BYTES) {
+            put(from, to - from);
+        }
         for index in [lrc::CONTEXT_CONTROL, lrc::CTX_TIMESTAMP, lrc::RING_HEAD] {
             put(index * 4, 4);
         }
         written
     }
+}
+
+/// The first and the end of the dwords from `start` on in which two pages
+/// differ.
+fn changed(before: &[u8], after: &[u8], start: usize) -> Option<(usize, usize)> {
+    let pairs = before.chunks(4).zip(after.chunks(4)).skip(start / 4);
+    let mut differ = (start / 4..).zip(pairs).filter(|(_, (b, a))| b != a);
+    let first = differ.next()?.0;
+    let last = differ.last().map_or(first, |(at, _)| at);
+    Some((first * 4, last * 4 + 4))
+}
+
+/// Bytes behind a tail that are looked at, at most: two commands are what i915
+/// moves it by.
+const NOTHING_BYTES: u32 = 64;
+
+/// Where the ring of the context that `descriptor` names ends now, if there is
+/// nothing between `tail` and that but commands that do nothing: i915's are
+/// MI_ARB_CHECK and MI_NOOP (Linux `gt/gen8_engine_cs.c:gen8_emit_wa_tail`).
+#[must_use]
+pub fn no_more_than(
+    source: &Source<'_>,
+    engine: Engine,
+    descriptor: Descriptor,
+    tail: u32,
+) -> Option<u32> {
+    let page = descriptor.register_page() >> 12;
+    let gpa = translate(source.table, page).ok()?.address()?;
+    let mut bytes = [0; PAGE_SIZE];
+    source.map.read(gpa, &mut bytes).ok()?;
+    let ring = Image::new(engine, &bytes).ring().ok()?;
+    let rest = Ring { head: tail, ..ring };
+    if tail >= ring.size || rest.pending() > NOTHING_BYTES {
+        return None;
+    }
+    let mut words = vec![0; usize::try_from(rest.pending() / 4).ok()?];
+    read_ring(source, &rest, &mut words).ok()?;
+    let idle = [mi_op::NOOP << 23, mi_op::ARB_CHECK << 23];
+    let nothing = words.iter().all(|w| idle.contains(w));
+    nothing.then_some(ring.tail)
 }
 
 fn image_frames(table: &dyn GuestGgtt, first: u32, pages: u32) -> Result<Vec<Gfn>, NotMapped> {

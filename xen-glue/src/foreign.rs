@@ -308,6 +308,11 @@ impl GuestMemory for ForeignMemory {
         })
     }
 
+    fn mapped_bytes(&self) -> u64 {
+        let pieces = self.lock().pieces.len();
+        u64::try_from(pieces).map_or(0, |n| n * Piece::BYTES)
+    }
+
     fn invalidate(&self) {
         let mut cache = self.lock_mut();
         cache.epoch += 1;

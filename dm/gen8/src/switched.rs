@@ -259,7 +259,7 @@ impl Table {
 
 /// Where FORCE_TO_NONPRIV slots point when unused: RING_NOPID
 /// (Linux `gt/intel_workarounds.c:intel_engine_apply_whitelist`, `RING_NOPID`).
-pub const NOPID: u32 = 0x94;
+pub const NOPID: u32 = ring::NOPID;
 
 /// The register of [`GEN8`] at a BAR0 offset.
 #[must_use]
@@ -321,16 +321,19 @@ const fn excc(engine: Engine) -> Row {
 }
 
 /// What batches without privilege write outside the context.
-const fn moment(name: &'static str, offset: u32) -> Row {
+const fn moment(name: &'static str, engine: Engine, offset: u32, source: &'static str) -> Row {
     Row::new(
         name,
-        Engine::Rcs,
-        offset,
+        engine,
+        engine.mmio_base() + offset,
         Group::Moment,
-        "igt tests/i915/gem_ctx_isolation.c:nonpriv_registers",
+        source,
     )
     .change(Change::Volatile)
 }
+
+const USER: &str = "igt tests/i915/gem_ctx_isolation.c:nonpriv_registers";
+const NOOP: &str = "gen8::cmd: MI_NOOP sets it";
 
 #[cfg(test)]
 mod tests;

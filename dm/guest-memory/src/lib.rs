@@ -129,6 +129,11 @@ pub trait GuestMemory: Send + Sync {
     /// Forgets every cached mapping: frames may have left the guest.
     fn invalidate(&self) {}
 
+    /// Bytes of address space that cached mappings take.
+    fn mapped_bytes(&self) -> u64 {
+        0
+    }
+
     /// Reads a little-endian dword at `gpa`.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ pub struct EngineCounters {
     pub lite_restores: u64,
     /// Times a running context was replaced.
     pub preemptions: u64,
+    /// Times the engine ran out of work.
+    pub idles: u64,
     /// Run-list loads that replaced one still waiting, or named no valid
     /// context.
     pub lost_loads: u64,
@@ -74,7 +76,7 @@ cells!(BusCells => BusCounters {
 });
 
 cells!(EngineCells => EngineCounters {
-    commands, batches, contexts, lite_restores, preemptions, lost_loads, errors,
+    commands, batches, contexts, lite_restores, preemptions, idles, lost_loads, errors,
     read_only_writes, unprivileged, resets, busy_ns,
 });
 

@@ -201,6 +201,9 @@ impl Streamer {
             return Err(Stop::Reset);
         };
         self.unload();
+        if next.is_none() {
+            count(&unit.counters.idles);
+        }
         core.emit(self.engine, event);
         Ok(Some(next.map_or(Next::Idle, Next::Context)))
     }

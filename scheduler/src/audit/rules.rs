@@ -3,7 +3,6 @@
 use gen8::access;
 use gen8::cmd::flags::{batch_start, flush_dw};
 use gen8::cmd::{Command, Guests, mi_op, pipe_control};
-use gen8::switched::NOPID;
 
 use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
 
@@ -11,9 +10,6 @@ use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
 /// it means the engine's, which is vgpud's
 /// (Linux `gt/intel_gpu_commands.h:MI_STORE_DWORD_INDEX`).
 const INDEX_PER_PROCESS: u32 = 1 << 21;
-
-/// MI_NOOP: the low bits go to NOPID (Broadwell PRM volume 2a, MI_NOOP).
-const NOOP_IDENTIFICATION: u32 = 1 << 22;
 
 /// A dword of a command already known to be long enough.
 fn word(words: &[u32], at: usize) -> u32 {
@@ -76,6 +72,12 @@ impl<S: Site> Auditor<'_, S> {
             Err(refuse(command, header, at, Rule::StatusOffset { offset }))
         };
 
+        for set in command.sets.iter().filter(|s| s.when.hold(words)) {
+            let first = self.engine.mmio_base() + set.offset;
+            for offset in (first..).step_by(4).zip(0..set.dwords) {
+                self.effects.unknown(offset.0);
+            }
+        }
         let opcode = (header >> 29 == 0).then_some((header >> 23) & 0x3f);
         match opcode {
             // Predication could skip the end of a batch; the report goes to
@@ -97,10 +99,6 @@ impl<S: Site> Auditor<'_, S> {
             Some(mi_op::BATCH_BUFFER_END) => return Ok(Flow::End),
             // What follows in this buffer may not run.
             Some(mi_op::CONDITIONAL_BATCH_BUFFER_END) => self.certain = false,
-            Some(mi_op::NOOP) if header & NOOP_IDENTIFICATION != 0 => {
-                let nopid = self.engine.mmio_base() + NOPID;
-                self.effects.unknown(nopid);
-            }
             Some(mi_op::BATCH_BUFFER_START) => {
                 need(3)?;
                 return self.batch_start(command, words, at, depth);
@@ -126,6 +124,7 @@ impl<S: Site> Auditor<'_, S> {
                 need(3)?;
                 read(word(words, 1))?;
                 write(word(words, 2), None)?;
+                self.effects.read(word(words, 1));
                 self.effects.unknown(word(words, 2));
                 return Ok(Flow::Next);
             }
@@ -137,6 +136,7 @@ impl<S: Site> Auditor<'_, S> {
             Some(mi_op::STORE_REGISTER_MEM) => {
                 need(4)?;
                 read(word(words, 1))?;
+                self.effects.read(word(words, 1));
             }
             Some(mi_op::STORE_DATA_INDEX) => {
                 need(3)?;

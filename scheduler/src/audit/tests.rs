@@ -1,3 +1,5 @@
+mod effects;
+
 use std::collections::HashMap;
 
 use gen8::cmd::{Dwords, pipe_control};
@@ -37,7 +39,11 @@ impl Fake {
         self.windows
             .iter()
             .any(|((_, pages), start)| within(*start, *pages))
-            || self.placed.iter().any(|(start, _)| *start == address)
+            // A batch, or the place for a value in its last line.
+            || self.placed.iter().any(|(start, batch)| {
+                let last = u32::try_from(batch.len().saturating_sub(16) * 4).unwrap();
+                *start == address || start + last == address
+            })
     }
 }
 
@@ -66,6 +72,11 @@ impl Site for Fake {
         let at = self.next();
         self.placed.push((at, batch.to_vec()));
         Ok(at)
+    }
+
+    fn amend(&mut self, address: u32, at: usize, value: u32) {
+        let placed = self.placed.iter_mut().find(|p| p.0 == address);
+        placed.unwrap().1[at] = value;
     }
 }
 
@@ -450,7 +461,7 @@ proptest! {
     ) {
         let mut site = Fake { memory, ..Fake::default() };
         let mut auditor = Auditor::new(Engine::Rcs, &mut site, AuditLimits::default());
-        let a = auditor.indirect(0, lines * 16).is_ok();
+        let a = auditor.indirect(0, lines).is_ok();
         let b = auditor.batch(0x40).is_ok();
         prop_assert!(site.placed.len() >= usize::from(a) + usize::from(b));
         for (_, batch) in &site.placed {

@@ -115,6 +115,12 @@ impl GuestMap {
         }
     }
 
+    /// Bytes of the guest's memory that are mapped in this process.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> u64 {
+        read(&self.memory).as_ref().map_or(0, |m| m.mapped_bytes())
+    }
+
     /// Chunks on the bus now.
     #[must_use]
     pub fn chunks(&self) -> usize {

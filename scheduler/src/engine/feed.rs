@@ -199,6 +199,9 @@ impl EngineUnit {
     /// with nobody's help, put in front of its commands. `None` when it cannot.
     fn behind(&self, state: &State, first: u32, second: &mut Job) -> Option<Vec<(u32, u32)>> {
         let first = state.loaded(first)?;
+        if first.job.workload.reloads() < KEPT_RELOADS {
+            return None;
+        }
         let theirs = first.job.client.registers(self.engine);
         if first.job.client.id() == second.client.id() {
             // What the guest wrote meanwhile is for the second at the latest.
@@ -219,6 +222,9 @@ impl EngineUnit {
         let pairs = state
             .switcher
             .prologue(&lock(theirs), effects, &lock(mine))?;
+        if !second.workload.effects.leave_alone(&pairs) {
+            return None;
+        }
         let commands = prologue_commands(&pairs);
         second.workload.set_prologue(&commands).then_some(pairs)
     }

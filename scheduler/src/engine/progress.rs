@@ -1,6 +1,7 @@
 //! What the engine says it did.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
 use gen8::{irq, ring};
@@ -19,6 +20,11 @@ const CARRY: Duration = Duration::from_millis(1);
 impl EngineUnit {
     /// The engine interrupted.
     pub fn interrupt(&self) {
+        if self.stopping.load(Ordering::Acquire) {
+            let bits = self.hardware.acknowledge();
+            self.missed.fetch_or(bits, Ordering::AcqRel);
+            return;
+        }
         let mut state = lock(&self.state);
         self.progress(&mut state);
         self.end_failed(&mut state);
@@ -52,7 +58,7 @@ impl EngineUnit {
     /// Takes the engine's interrupts and status events. Only here are they
     /// read.
     pub(super) fn progress(&self, state: &mut State) {
-        let mut bits = self.hardware.acknowledge();
+        let mut bits = self.hardware.acknowledge() | self.missed.swap(0, Ordering::AcqRel);
         let events = self.hardware.events();
         if !events.is_empty() {
             // What was raised before these events were written belongs to
@@ -261,7 +267,12 @@ impl EngineUnit {
     /// too long, wakes who was over its cap, and ends what waits on a dead
     /// engine. Returns when to look again at the latest, if something is due.
     pub fn check(&self) -> Option<Duration> {
-        let mut state = lock(&self.state);
+        // Whoever has the engine moves it on; others must not wait for that.
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return Some(CARRY),
+        };
         if !state.lists.idle() && self.hardware.has_events() {
             self.progress(&mut state);
         }

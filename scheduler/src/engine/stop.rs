@@ -4,11 +4,12 @@
 //! first, then looked at once more, and what had not begun is loaded again.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use vgpu_ring::FaultReason;
 
-use super::{EngineUnit, Job, Outcome, State, Told};
+use super::{EngineUnit, Hardware, Job, Outcome, ResetFailed, State, Told};
 use crate::sync::lock;
 use crate::trace::What;
 
@@ -70,6 +71,7 @@ impl EngineUnit {
         }
         state.waiters -= 1;
         self.feed(&mut state);
+        self.set_alarm(&mut state);
         drop(state);
         self.tell();
     }
@@ -82,7 +84,7 @@ impl EngineUnit {
         outcome: Outcome,
         still: impl Fn(&State) -> bool,
     ) {
-        let ended = match self.hardware.hold() {
+        let ended = match self.stopping(Hardware::hold) {
             Ok(()) => {
                 // The last word on what it did.
                 self.progress(state);
@@ -90,7 +92,7 @@ impl EngineUnit {
                     self.hardware.go_on();
                     return;
                 }
-                self.hardware.reset_held()
+                self.stopping(Hardware::reset_held)
             }
             Err(e) => Err(e),
         };
@@ -101,6 +103,17 @@ impl EngineUnit {
             state.dead = Some(e.to_string());
         }
         self.after_reset(state, outcome);
+    }
+
+    /// A step that the hardware may take its time for.
+    fn stopping(
+        &self,
+        step: impl Fn(&Hardware) -> Result<(), ResetFailed>,
+    ) -> Result<(), ResetFailed> {
+        self.stopping.store(true, Ordering::Release);
+        let result = step(&self.hardware);
+        self.stopping.store(false, Ordering::Release);
+        result
     }
 
     /// The engine holds nothing any more, or never will.

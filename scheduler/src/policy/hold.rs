@@ -4,8 +4,12 @@
 //! a moment after each. If all that is ready then is long work of somebody
 //! who owes it time, an engine that is never idle would take that, and the
 //! debt would grow instead of being paid. So the engine is held: only for
-//! one who is known to come back soon, only against work that is longer than
+//! one who is not known to stay away, only against work that is longer than
 //! that by far, and the time counts as its own.
+//!
+//! To keep the second slot free behind who runs costs less: at worst the
+//! engine stands still for an interrupt when that is over. So there it does not
+//! matter how long the pauses are.
 
 use std::time::Duration;
 
@@ -19,8 +23,15 @@ const LONGEST: i128 = 1_000_000;
 const LONGER: i128 = 4;
 /// So many times the usual pause is waited.
 const PATIENCE: i128 = 2;
+/// Or this part of what the work would take, which is then the more to lose,
+/// but no longer than [`MOST`].
+const PART: i128 = 16;
+/// In nanoseconds.
+const MOST: i128 = 4_000_000;
 /// Slices that must be owed.
 const OWED: i128 = 2;
+/// Work that is worth an interrupt's time many times over, in nanoseconds.
+const LONG: i128 = 4_000_000;
 
 /// The engine is kept free.
 #[derive(Clone, Copy, Debug)]
@@ -49,15 +60,19 @@ impl Pauses {
         let Some(left) = self.left.take() else {
             return;
         };
-        // One long sleep among short pauses is soon forgotten.
-        let pause = nanos(now.saturating_sub(left)).min(LONGEST * 8);
+        // One long sleep among short pauses does not make it one who is away
+        // for long.
+        let pause = nanos(now.saturating_sub(left)).min(LONGEST * 2);
         self.mean = Some(self.mean.map_or(pause, |mean| mean + (pause - mean) / 4));
     }
 
-    /// How long to wait for it, if at all.
-    fn patience(&self) -> Option<i128> {
-        let mean = self.mean.filter(|mean| *mean <= LONGEST)?;
-        Some(mean * PATIENCE)
+    /// How long to wait for it rather than begin what takes so long, if at
+    /// all.
+    fn patience(&self, takes: i128) -> Option<i128> {
+        // One that never paused is thought to be quick until it shows.
+        let mean = self.mean.unwrap_or(0);
+        let quick = mean <= LONGEST && mean * LONGER <= takes;
+        quick.then(|| (mean * PATIENCE).max(MOST.min(takes / PART)))
     }
 }
 
@@ -66,32 +81,29 @@ impl Policy {
     pub(super) fn hold_for(&self, next: &Claim, now: Duration) -> Option<Hold> {
         if let Some(runs) = self.flights.front() {
             let claim = self.claims.get(&runs.vgpu)?;
-            return worth(claim, next).then_some(Hold {
+            let takes = next.expected();
+            let cheap = takes >= LONG || claim.pauses.patience(takes).is_some();
+            return (cheap && owes(claim, next)).then_some(Hold {
                 vgpu: runs.vgpu,
                 until: None,
             });
         }
         let vgpu = self.last?;
         let claim = self.claims.get(&vgpu)?;
-        let patience = claim.pauses.patience()?;
+        let patience = claim.pauses.patience(next.expected())?;
         let patience = Duration::from_nanos(u64::try_from(patience).unwrap_or(0));
         let until = claim.pauses.left?.saturating_add(patience);
-        (until > now && worth(claim, next)).then_some(Hold {
+        (until > now && owes(claim, next)).then_some(Hold {
             vgpu,
             until: Some(until),
         })
     }
 }
 
-/// Whether `next` owes so much to one that is away, or about to be, and would
-/// take so long, that it is better to wait.
-fn worth(away: &Claim, next: &Claim) -> bool {
+/// Whether `next` owes much to one that is away, or about to be.
+fn owes(away: &Claim, next: &Claim) -> bool {
     let owed = next.key() - away.key();
     away.state == State::Idle
         && away.class() == next.class()
         && owed > away.virtual_time(away.slice() * OWED)
-        && away
-            .pauses
-            .patience()
-            .is_some_and(|p| next.expected() * PATIENCE >= p * LONGER)
 }

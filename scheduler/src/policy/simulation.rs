@@ -18,6 +18,9 @@ pub struct Load {
     pub sleep: Duration,
     /// When it starts.
     pub start: Duration,
+    /// A driver that has so many batches at the engine or before it, and
+    /// hears so late that one is over; without one there is always a next.
+    pub driver: Option<(usize, Duration)>,
 }
 
 impl Load {
@@ -28,6 +31,16 @@ impl Load {
             burst: 0,
             sleep: Duration::ZERO,
             start: Duration::ZERO,
+            driver: None,
+        }
+    }
+
+    /// Has at most so many batches submitted, and submits the next one so
+    /// long after one is over.
+    pub fn driven(self, batches: usize, answer: Duration) -> Self {
+        Self {
+            driver: Some((batches, answer)),
+            ..self
         }
     }
 
@@ -59,6 +72,11 @@ struct Guest {
     /// When it next has one, if it sleeps.
     due: Option<Duration>,
     ready_at: Duration,
+    pause: Option<Duration>,
+    /// Of a driver: when it submits, in order.
+    submits: VecDeque<Duration>,
+    /// What it submitted and nobody took.
+    submitted: usize,
 }
 
 /// One batch on the engine.
@@ -105,18 +123,27 @@ impl Simulation {
     pub fn guest(&mut self, share: Share, load: Load) -> u64 {
         let vgpu = self.guests.len().try_into().unwrap();
         self.policy.set_share(vgpu, share, self.now);
-        let due = Some(load.start.max(self.now));
+        let start = load.start.max(self.now);
+        let submits = load.driver.map_or(0, |(batches, _)| batches);
         self.guests.insert(
             vgpu,
             Guest {
+                due: load.driver.is_none().then_some(start),
                 load,
                 taken: 0,
                 done: 0,
-                due,
                 ready_at: Duration::ZERO,
+                pause: None,
+                submits: std::iter::repeat_n(start, submits).collect(),
+                submitted: 0,
             },
         );
         vgpu
+    }
+
+    /// The guest's next sleep is so long, once.
+    pub fn pause(&mut self, vgpu: u64, sleep: Duration) {
+        self.guests.get_mut(&vgpu).unwrap().pause = Some(sleep);
     }
 
     /// Goes on until then; a batch that runs then is not over.
@@ -143,6 +170,14 @@ impl Simulation {
                 guest.ready_at = self.now;
                 self.policy.ready(vgpu, self.now);
             }
+            while guest.submits.front().is_some_and(|s| *s <= self.now) {
+                guest.submits.pop_front();
+                guest.submitted += 1;
+                if guest.submitted == 1 {
+                    guest.ready_at = self.now;
+                    self.policy.ready(vgpu, self.now);
+                }
+            }
         }
     }
 
@@ -161,6 +196,14 @@ impl Simulation {
                 end: start + batch,
             });
             guest.taken += 1;
+            if guest.load.driver.is_some() {
+                guest.submitted -= 1;
+                if guest.submitted > 0 {
+                    guest.ready_at = self.now;
+                    self.policy.ready(vgpu, self.now);
+                }
+                continue;
+            }
             if guest.load.burst == 0 || !guest.taken.is_multiple_of(guest.load.burst) {
                 guest.ready_at = self.now;
                 self.policy.ready(vgpu, self.now);
@@ -170,7 +213,8 @@ impl Simulation {
 
     fn next(&self) -> Duration {
         let ends = self.loaded.front().map(|r| r.end);
-        let due = self.guests.values().filter_map(|g| g.due).min();
+        let due = |g: &Guest| g.due.into_iter().chain(g.submits.front().copied()).min();
+        let due = self.guests.values().filter_map(due).min();
         let uncapped = if self.loaded.len() < self.slots {
             self.policy.wake_at(self.now)
         } else {
@@ -185,8 +229,13 @@ impl Simulation {
         self.policy.charge(ran.vgpu, ran.length(), self.now);
         let guest = self.guests.get_mut(&ran.vgpu).unwrap();
         guest.done += 1;
-        if guest.load.burst != 0 && guest.done.is_multiple_of(guest.load.burst) {
-            guest.due = Some(self.now + guest.load.sleep);
+        let sleeps = guest.load.burst != 0 && guest.done.is_multiple_of(guest.load.burst);
+        if let Some((_, answer)) = guest.load.driver {
+            let answer = if sleeps { guest.load.sleep } else { answer };
+            guest.submits.push_back(self.now + answer);
+        } else if sleeps {
+            let sleep = guest.pause.take().unwrap_or(guest.load.sleep);
+            guest.due = Some(self.now + sleep);
         }
         self.ran.push(ran);
     }

@@ -29,7 +29,7 @@ fn fixture_with(limits: TableLimits, config: ShadowConfig) -> Fixture {
         MapLimits::default(),
     ));
     let pages = HostPages::new(Arc::clone(&dma), 4096);
-    let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&pages), limits, config);
+    let tables = ShadowTables::followed(Arc::clone(&map), Arc::clone(&pages), limits, config);
     Fixture {
         dma,
         memory,
@@ -183,7 +183,7 @@ fn memory_that_comes_later_is_found_without_a_change_of_the_entry() {
         MapLimits { chunks: 0 },
     ));
     let pages = HostPages::new(dma, 4096);
-    let tables = ShadowTables::new(map, pages, TableLimits::default(), ShadowConfig::default());
+    let tables = ShadowTables::new(map, pages, TableLimits::default());
     for (table, to) in [(1, 2), (2, 3), (3, 4), (4, 9)] {
         memory.write_u64(table * 4096, to << 12 | 3).unwrap();
     }
@@ -236,12 +236,7 @@ fn entries_without_memory_cost_little_however_many() {
     let shared = Arc::clone(&memory) as _;
     let map = GuestMap::new(Arc::clone(&dma), shared, MapLimits::default());
     let pages = HostPages::new(dma, 4096);
-    let tables = ShadowTables::new(
-        Arc::new(map),
-        pages,
-        TableLimits::default(),
-        ShadowConfig::default(),
-    );
+    let tables = ShadowTables::new(Arc::new(map), pages, TableLimits::default());
     for _ in 0..2 {
         memory.reads.store(0, std::sync::atomic::Ordering::Relaxed);
         drop(tables.pin(Gfn(1)).unwrap());

@@ -29,6 +29,17 @@ pub struct Effects {
     user_batches: bool,
     /// Commands that run while the context is restored are among them.
     at_restore: bool,
+    /// What commands so far looked at.
+    looked_at: Bits,
+    /// What commands that run while the context is restored look at or touch.
+    restored: Bits,
+}
+
+/// What had happened to a register when it was saved to memory.
+#[derive(Clone, Copy)]
+pub struct Saved {
+    index: usize,
+    effect: Option<Effect>,
 }
 
 impl Effects {
@@ -51,6 +62,8 @@ impl Effects {
             at: Bits::NONE,
             user_batches: false,
             at_restore: false,
+            looked_at: Bits::NONE,
+            restored: Bits::NONE,
         }
     }
 
@@ -95,6 +108,7 @@ impl Effects {
     #[must_use]
     pub fn then(mut self, later: &Self) -> Self {
         self.at_restore = !self.is_empty();
+        self.restored = self.at | self.looked_at;
         self.user_batches |= later.user_batches;
         for effect in &later.entries {
             let width = self.layout.slots[effect.index].width;
@@ -116,11 +130,52 @@ impl Effects {
         self.entries.is_empty() && !self.user_batches
     }
 
-    /// Whether a prologue in the ring comes before all of it: nothing happens
-    /// while the context is restored.
+    /// Whether a prologue in the ring comes before all of it: nothing lasting
+    /// happens while the context is restored.
     #[must_use]
     pub const fn allow_prologue(&self) -> bool {
         !self.at_restore
+    }
+
+    /// Whether what runs while the context is restored, before a prologue of
+    /// these `pairs`, has nothing to do with the registers it changes.
+    #[must_use]
+    pub fn leave_alone(&self, pairs: &[(u32, u32)]) -> bool {
+        let mut changed = pairs.iter().filter_map(|(o, _)| self.layout.index(*o));
+        changed.all(|index| !self.restored.has(index))
+    }
+
+    /// A command reads the register at `offset`.
+    pub fn read(&mut self, offset: u32) {
+        if let Some(index) = self.followed(offset) {
+            self.looked_at.set(index);
+        }
+    }
+
+    /// What happened to the register at `offset` so far; `None` for one that
+    /// is not followed.
+    pub(crate) fn saved(&self, offset: u32) -> Option<Saved> {
+        let index = self.followed(offset)?;
+        let effect = self.entries.iter().find(|e| e.index == index).copied();
+        Some(Saved { index, effect })
+    }
+
+    /// The register holds again what it held when that was `saved`.
+    pub(crate) fn put_back(&mut self, saved: Saved) {
+        let Saved { index, effect } = saved;
+        self.looked_at.set(index);
+        self.entries.retain(|e| e.index != index);
+        self.at.clear(index);
+        if let Some(effect) = effect {
+            *self.entry(index) = effect;
+        }
+    }
+
+    /// What the register at `offset` holds afterwards, when it held `before`.
+    #[cfg(test)]
+    pub(crate) fn leave(&self, offset: u32, before: u32) -> Option<u32> {
+        let index = self.layout.index(offset)?;
+        self.after(index, Some(before))
     }
 
     pub(super) fn entries(&self) -> &[Effect] {

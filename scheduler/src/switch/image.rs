@@ -4,6 +4,7 @@ use gen8::switched::Group;
 
 use super::bits::Bits;
 use super::digest::Digest;
+use super::file::RegisterFile;
 use super::layout::Layout;
 
 /// The registers of one engine outside the context, as far as they are known.
@@ -47,15 +48,24 @@ impl HardwareImage {
         self.known.set(index);
     }
 
+    /// One register of a group that is being brought to other values holds
+    /// `value` now. The digest comes with [`HardwareImage::agree`].
+    pub fn put(&mut self, index: usize, value: u32) {
+        self.values[index] = value;
+    }
+
+    /// A whole group holds values of which `digest` is the digest.
+    pub fn agree(&mut self, group: usize, members: Bits, digest: Digest) {
+        self.digests[group] = digest;
+        self.known |= members;
+    }
+
     pub fn get(&self, index: usize) -> Option<u32> {
         self.known.has(index).then(|| self.values[index])
     }
 
-    pub const fn known(&self) -> Bits {
-        self.known
-    }
-
-    pub fn digest(&self, group: usize) -> Digest {
-        self.digests[group]
+    /// Whether a whole group holds what `file` wants.
+    pub fn agrees(&self, group: usize, members: Bits, file: &RegisterFile) -> bool {
+        self.known.covers(members) && self.digests[group] == file.digest(group)
     }
 }

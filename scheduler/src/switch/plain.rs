@@ -5,23 +5,20 @@ use super::file::RegisterFile;
 use super::layout::Layout;
 use super::mode::SwitchMode;
 use super::switcher::SwitchCost;
-use crate::registers::Registers;
+use crate::registers::{Registers, Series};
 
-/// How the GPU is reached, and what that costs.
-struct Series<'a> {
+/// Passes over every register.
+struct Passes<'a> {
     layout: &'a Layout,
-    gpu: &'a Registers,
+    gpu: Series<'a>,
     read_back: bool,
-    cost: SwitchCost,
 }
 
-impl Series<'_> {
+impl Passes<'_> {
     fn save(&mut self, mut each: impl FnMut(usize, u32)) {
         for index in self.layout.touched.iter() {
             let slot = &self.layout.slots[index];
-            let held = slot.settled(self.gpu.read32(slot.offset));
-            self.cost.reads += 1;
-            each(index, held);
+            each(index, slot.settled(self.gpu.read32(slot.offset)));
         }
     }
 
@@ -31,21 +28,15 @@ impl Series<'_> {
             let slot = &self.layout.slots[index];
             let raw = slot.raw(value(index), slot.width);
             self.gpu.write32(slot.offset, raw);
-            self.cost.writes += 1;
             last = Some(slot.offset);
             if self.read_back {
-                self.read(slot.offset);
+                let _ = self.gpu.read32(slot.offset);
             }
         }
         if let Some(offset) = last.filter(|_| !self.read_back) {
             // Writes are posted in order, so one read waits for all.
-            self.read(offset);
+            let _ = self.gpu.read32(offset);
         }
-    }
-
-    fn read(&mut self, offset: u32) {
-        let _ = self.gpu.read32(offset);
-        self.cost.reads += 1;
     }
 }
 
@@ -57,30 +48,29 @@ pub fn switch(
     outgoing: Option<&mut RegisterFile>,
     incoming: &RegisterFile,
 ) -> SwitchCost {
-    let mut series = Series {
+    let mut passes = Passes {
         layout,
-        gpu,
+        gpu: gpu.series(),
         read_back: mode == SwitchMode::FullReadBack,
-        cost: SwitchCost::default(),
     };
     let had_owner = outgoing.is_some();
     if let Some(out) = outgoing {
-        series.save(|index, held| out.take(index, held));
+        passes.save(|index, held| out.take(index, held));
         out.stale = Bits::NONE;
     }
     if mode != SwitchMode::Merged {
         if had_owner {
             // The host's own values are those of a fresh engine.
-            series.load(|index| {
+            passes.load(|index| {
                 let slot = &layout.slots[index];
                 slot.grant.apply(slot.register.row.reset)
             });
         }
         // What it holds then, the host knows.
-        series.save(|_, _| {});
+        passes.save(|_, _| {});
     }
-    series.load(|index| incoming.granted(index));
-    series.cost
+    passes.load(|index| incoming.granted(index));
+    passes.gpu.accesses().into()
 }
 
 /// What [`switch`] costs.

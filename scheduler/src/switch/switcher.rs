@@ -1,7 +1,6 @@
 //! The switch itself.
 
 use gen8::Engine;
-use gen8::cmd::mi_op;
 use gen8::switched::{GEN8, Table};
 
 use super::bits::Bits;
@@ -10,8 +9,8 @@ use super::file::RegisterFile;
 use super::image::HardwareImage;
 use super::layout::{Layout, layout};
 use super::mode::SwitchMode;
-use super::plain;
-use crate::registers::Registers;
+use super::{delta, plain};
+use crate::registers::{Accesses, Registers};
 
 /// Register accesses of one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,69 +21,16 @@ pub struct SwitchCost {
     pub writes: u64,
 }
 
+impl From<Accesses> for SwitchCost {
+    fn from(Accesses { reads, writes }: Accesses) -> Self {
+        Self { reads, writes }
+    }
+}
+
 impl std::ops::AddAssign for SwitchCost {
     fn add_assign(&mut self, other: Self) {
         self.reads += other.reads;
         self.writes += other.writes;
-    }
-}
-
-/// The most register changes that go into a ring instead of MMIO. One
-/// MI_LOAD_REGISTER_IMM holds 127; a guest of another system differs in less.
-pub const MAX_PROLOGUE: usize = 32;
-
-/// The commands of a [`Switcher::prologue`]. A batch of the guest's may have
-/// left a predicate in its context that turns commands into no-ops, so they
-/// begin by lifting it.
-#[must_use]
-pub fn prologue_commands(pairs: &[(u32, u32)]) -> Vec<u32> {
-    let Some(length) = u32::try_from(2 * pairs.len())
-        .ok()
-        .and_then(|n| n.checked_sub(1))
-    else {
-        return Vec::new();
-    };
-    let mut words = vec![
-        mi_op::SET_PREDICATE << 23,
-        mi_op::LOAD_REGISTER_IMM << 23 | length,
-    ];
-    words.extend(pairs.iter().flat_map(|(offset, raw)| [*offset, *raw]));
-    words
-}
-
-/// What is known of the registers when a delta begins.
-trait Held {
-    /// What the register holds, if that is known.
-    fn get(&self, index: usize) -> Option<u32>;
-    /// Whether the whole group holds what `file` wants.
-    fn agrees(&self, group: usize, members: Bits, file: &RegisterFile) -> bool;
-}
-
-impl Held for HardwareImage {
-    fn get(&self, index: usize) -> Option<u32> {
-        Self::get(self, index)
-    }
-
-    fn agrees(&self, group: usize, members: Bits, file: &RegisterFile) -> bool {
-        self.known().covers(members) && self.digest(group) == file.digest(group)
-    }
-}
-
-/// The vGPU before, less what it does not tell.
-struct Previous<'a> {
-    file: Option<&'a RegisterFile>,
-    known: Bits,
-}
-
-impl Held for Previous<'_> {
-    fn get(&self, index: usize) -> Option<u32> {
-        let file = self.file.filter(|_| self.known.has(index))?;
-        Some(file.granted(index))
-    }
-
-    fn agrees(&self, group: usize, members: Bits, file: &RegisterFile) -> bool {
-        let same = |p: &RegisterFile| p.digest(group) == file.digest(group);
-        self.known.covers(members) && self.file.is_some_and(same)
     }
 }
 
@@ -93,7 +39,7 @@ pub struct Switcher {
     pub(super) layout: &'static Layout,
     mode: SwitchMode,
     /// Followed in the mode that uses it.
-    image: HardwareImage,
+    pub(super) image: HardwareImage,
 }
 
 impl Switcher {
@@ -136,56 +82,13 @@ impl Switcher {
             SwitchMode::FullReadBack | SwitchMode::NoReadBack | SwitchMode::Merged => {
                 plain::switch(self.layout, self.mode, gpu, outgoing, incoming)
             }
-            SwitchMode::DeltaPrevious => self.delta_previous(gpu, outgoing, incoming),
-            SwitchMode::DeltaImage => self.delta_image(gpu, outgoing, incoming),
+            SwitchMode::DeltaPrevious => delta::by_previous(self.layout, gpu, outgoing, incoming),
+            SwitchMode::DeltaImage => {
+                delta::by_image(self.layout, &mut self.image, gpu, outgoing, incoming)
+            }
         };
         incoming.pending = Bits::NONE;
         incoming.stale = Bits::NONE;
-        cost
-    }
-
-    fn delta_previous(
-        &self,
-        gpu: &Registers,
-        outgoing: Option<&mut RegisterFile>,
-        incoming: &RegisterFile,
-    ) -> SwitchCost {
-        let mut cost = SwitchCost::default();
-        let mut known = Bits::NONE;
-        let previous = outgoing.map(|out| {
-            let (reads, lost) = save(self.layout, gpu, out, |_, _| {});
-            cost.reads += reads;
-            // What it wrote since it last ran the GPU does not hold.
-            known = self.layout.outside & !(lost | out.pending);
-            &*out
-        });
-        let held = Previous {
-            file: previous,
-            known,
-        };
-        cost.writes += restore(self.layout, gpu, &held, incoming, |_| {});
-        cost
-    }
-
-    fn delta_image(
-        &mut self,
-        gpu: &Registers,
-        outgoing: Option<&mut RegisterFile>,
-        incoming: &RegisterFile,
-    ) -> SwitchCost {
-        let mut cost = SwitchCost::default();
-        if let Some(out) = outgoing {
-            let image = &mut self.image;
-            cost.reads += save(self.layout, gpu, out, |i, held| image.set(i, held)).0;
-        }
-        // Written after the walk: the walk looks at the image.
-        let mut written = Bits::NONE;
-        cost.writes += restore(self.layout, gpu, &self.image, incoming, |i| {
-            written.set(i);
-        });
-        for index in written.iter() {
-            self.image.set(index, incoming.granted(index));
-        }
         cost
     }
 
@@ -242,7 +145,7 @@ impl Switcher {
     }
 
     /// What nobody knows after `effects`.
-    fn lost(&self, file: &RegisterFile, effects: &Effects) -> Bits {
+    pub(super) fn lost(&self, file: &RegisterFile, effects: &Effects) -> Bits {
         let mut lost = self.layout.read;
         for effect in effects.entries().iter().filter(|e| e.unknown) {
             lost.set(effect.index);
@@ -286,97 +189,6 @@ impl Switcher {
         cost
     }
 
-    /// The changes that must happen between `first`, which is on the engine
-    /// with a workload that will have had `effects`, and `second`: pairs of
-    /// offset and value for [`prologue_commands`] at the start of `second`'s
-    /// ring. `None` when a register would have to be read, when the hardware's
-    /// values are not known, when there are more than [`MAX_PROLOGUE`], and in
-    /// the modes that do not follow what the hardware holds.
-    ///
-    /// It comes after what runs while `second`'s context is restored:
-    /// [`Effects::allow_prologue`] of its workload must hold.
-    #[must_use]
-    pub fn prologue(
-        &self,
-        first: &RegisterFile,
-        effects: &Effects,
-        second: &RegisterFile,
-    ) -> Option<Vec<(u32, u32)>> {
-        let layout = self.layout;
-        if !self.follows() {
-            return None;
-        }
-        let lost = self.lost(first, effects);
-        let mut changed = lost;
-        let mut certain = Bits::NONE;
-        for effect in effects.entries().iter().filter(|e| !e.unknown) {
-            changed.set(effect.index);
-            if effect.mask == layout.slots[effect.index].width {
-                certain.set(effect.index);
-            }
-        }
-        let unsaved = (lost | first.stale & !certain) & layout.saved & !first.pending;
-        if !unsaved.is_empty() {
-            return None;
-        }
-        let mut pairs = Vec::new();
-        for (group, members) in layout.groups.iter().enumerate() {
-            let same = (*members & changed).is_empty();
-            if same && self.image.agrees(group, *members, second) {
-                continue;
-            }
-            for index in members.iter() {
-                let slot = &layout.slots[index];
-                let held = if lost.has(index) {
-                    None
-                } else {
-                    effects.after(index, self.image.get(index))
-                };
-                let wanted = second.granted(index);
-                if held == Some(wanted) {
-                    continue;
-                }
-                if pairs.len() == MAX_PROLOGUE {
-                    return None;
-                }
-                let change = held.map_or(slot.width, |h| h ^ wanted);
-                pairs.push((slot.offset, slot.raw(wanted, change)));
-            }
-        }
-        Some(pairs)
-    }
-
-    /// The GPU went from `first` to `second` by a prologue of these `pairs`,
-    /// after a workload of `first` that had `effects`. Takes the place of
-    /// [`Switcher::ran`] for it and of [`Switcher::switch`].
-    pub fn handed_over(
-        &mut self,
-        first: &mut RegisterFile,
-        effects: &Effects,
-        second: &mut RegisterFile,
-        pairs: &[(u32, u32)],
-    ) {
-        self.ran(first, effects);
-        first.stale = Bits::NONE;
-        for (offset, raw) in pairs {
-            let Some(index) = self.layout.index(*offset) else {
-                continue;
-            };
-            let slot = &self.layout.slots[index];
-            let mask = if slot.masked { raw >> 16 } else { slot.width };
-            let held = self.image.get(index).unwrap_or(0);
-            self.image
-                .set(index, held & !mask | raw & mask & slot.width);
-        }
-        second.stale = Bits::NONE;
-        // What it wrote since the prologue was made waits.
-        for index in second.pending.iter() {
-            if self.image.get(index) == Some(second.granted(index)) {
-                second.pending.clear(index);
-            }
-        }
-    }
-
     /// The engine or the whole GPU was reset, or lost power: nothing is known
     /// of what it holds.
     pub fn reset(&mut self) {
@@ -389,59 +201,7 @@ impl Switcher {
         plain::cost(self.layout, SwitchMode::FullReadBack, has_outgoing)
     }
 
-    fn follows(&self) -> bool {
+    pub(super) fn follows(&self) -> bool {
         self.mode == SwitchMode::DeltaImage
     }
-}
-
-/// Reads what only the GPU knows of the outgoing vGPU's values. Returns the
-/// number of reads and what is still not known.
-fn save(
-    layout: &Layout,
-    gpu: &Registers,
-    out: &mut RegisterFile,
-    mut each: impl FnMut(usize, u32),
-) -> (u64, Bits) {
-    let stale = std::mem::take(&mut out.stale);
-    // What it wrote since it last ran is newer.
-    let wanted = stale & layout.saved & !out.pending;
-    let mut reads = 0;
-    for index in wanted.iter() {
-        let slot = &layout.slots[index];
-        let held = slot.settled(gpu.read32(slot.offset));
-        reads += 1;
-        out.take(index, held);
-        each(index, held);
-    }
-    (reads, stale & !wanted)
-}
-
-/// Writes what `incoming` wants and the GPU does not hold. Returns the number
-/// of writes.
-fn restore(
-    layout: &Layout,
-    gpu: &Registers,
-    held: &impl Held,
-    incoming: &RegisterFile,
-    mut each: impl FnMut(usize),
-) -> u64 {
-    let mut writes = 0;
-    for (group, members) in layout.groups.iter().enumerate() {
-        if held.agrees(group, *members, incoming) {
-            continue;
-        }
-        for index in members.iter() {
-            let slot = &layout.slots[index];
-            let wanted = incoming.granted(index);
-            let have = held.get(index);
-            if have == Some(wanted) {
-                continue;
-            }
-            let change = have.map_or(slot.width, |h| h ^ wanted);
-            gpu.write32(slot.offset, slot.raw(wanted, change));
-            writes += 1;
-            each(index);
-        }
-    }
-    writes
 }

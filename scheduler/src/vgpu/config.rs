@@ -5,6 +5,7 @@ use vgpu_config::Share;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::{ShadowConfig, TableLimits};
+use crate::windows::WindowLimits;
 
 /// What can be chosen about a vGPU.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,8 @@ pub struct VgpuConfig {
     pub tables: TableLimits,
     /// How its page tables are followed.
     pub shadow: ShadowConfig,
+    /// Its share of the global page table.
+    pub windows: WindowLimits,
     /// What one submission may cost.
     pub audit: AuditLimits,
 }

@@ -9,13 +9,33 @@ use crate::workload::Shadow;
 /// Loads that may wait. A driver has one at the GPU and one behind it.
 const MAX_LOADS: usize = 64;
 
+/// Workloads a lane prepares ahead. The GPU takes two at a time.
+pub const AHEAD: usize = 2;
+
 /// An element of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Active {
+pub struct Element {
     /// The load's number.
     pub seq: u64,
     /// Which of its elements.
     pub element: u8,
+}
+
+/// An element at the engine or in its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// The element.
+    pub element: Element,
+    /// Where the guest has its context's image.
+    pub lrca: u32,
+    /// Where the guest's ring ends.
+    pub tail: u32,
+    /// Which of the lane's shadows it runs from.
+    pub shadow: usize,
+    /// Elements behind it that have nothing to add: done when it is.
+    pub also: Vec<Element>,
+    /// It is over, and the guest's context is being brought up to date.
+    pub landing: bool,
 }
 
 struct Load {
@@ -38,17 +58,20 @@ pub enum LoadError {
     Stopped,
 }
 
-/// Loads, and the element that is being run.
+/// What a lane's elements run from.
+pub type Shadows = [Shadow; AHEAD];
+
+/// Loads, and the elements that are being run.
 #[derive(Default)]
 pub struct Lane {
     loads: VecDeque<Load>,
     last: Option<u64>,
-    /// The element at the engine or in its queue.
-    pub active: Option<Active>,
+    /// In the order they run.
+    flights: VecDeque<Flight>,
+    /// The next element could not be prepared while another one runs.
+    alone: bool,
     /// Something failed; nothing runs until the guest resets the engine.
     pub stopped: bool,
-    /// What elements run from.
-    pub shadow: Shadow,
 }
 
 impl Lane {
@@ -74,29 +97,75 @@ impl Lane {
         Ok(())
     }
 
-    /// The next element to run: none while one is active or the lane is
-    /// stopped. An absent second element is skipped; an absent first one is
-    /// the guest's error and comes out as it is.
-    pub fn next(&mut self) -> Option<(Active, Descriptor)> {
-        if self.active.is_some() || self.stopped {
+    /// The next element that may be looked at. An absent second element is
+    /// skipped; an absent first one is the guest's error and comes out as it
+    /// is. It stays the next one until it is [taken](Self::take).
+    pub fn next(&mut self) -> Option<(Element, Descriptor)> {
+        let full = if self.alone { 1 } else { AHEAD };
+        if self.flights.len() >= full || self.stopped {
             return None;
         }
         loop {
-            let load = self.loads.front_mut()?;
-            let element = load.next;
+            let load = self.loads.front()?;
             let seq = load.seq;
-            let descriptor = load.descriptors.get(element).copied();
-            load.next += 1;
-            match descriptor {
-                Some(d) if element == 0 || d.valid() => {
-                    let element = u8::from(element == 1);
-                    return Some((Active { seq, element }, d));
+            match load.descriptors.get(load.next).copied() {
+                Some(d) if load.next == 0 || d.valid() => {
+                    let element = u8::from(load.next == 1);
+                    return Some((Element { seq, element }, d));
                 }
                 _ => {
                     self.loads.pop_front();
                 }
             }
         }
+    }
+
+    /// The next element is dealt with.
+    pub fn take(&mut self) {
+        if let Some(load) = self.loads.front_mut() {
+            load.next += 1;
+        }
+        self.alone = false;
+    }
+
+    /// The next element waits until nothing else runs.
+    pub const fn wait_alone(&mut self) {
+        self.alone = true;
+    }
+
+    /// The number of a shadow that nothing runs from.
+    pub fn free_shadow(&self) -> Option<usize> {
+        let used = |at: &usize| self.flights.iter().any(|f| f.shadow == *at);
+        (0..AHEAD).find(|at| !used(at))
+    }
+
+    /// What runs or waits at the engine, in order.
+    pub const fn flights(&self) -> &VecDeque<Flight> {
+        &self.flights
+    }
+
+    /// What runs from a shadow is over. Returns where its ring ends; nothing is
+    /// added to it from now on.
+    pub fn land(&mut self, shadow: usize) -> Option<u32> {
+        let flight = self.flights.iter_mut().find(|f| f.shadow == shadow)?;
+        flight.landing = true;
+        Some(flight.tail)
+    }
+
+    /// The last of them.
+    pub fn last_flight(&mut self) -> Option<&mut Flight> {
+        self.flights.back_mut()
+    }
+
+    /// An element goes to the engine.
+    pub fn depart(&mut self, flight: Flight) {
+        self.flights.push_back(flight);
+    }
+
+    /// What ran from a shadow is back.
+    pub fn arrive(&mut self, shadow: usize) -> Option<Flight> {
+        let at = self.flights.iter().position(|f| f.shadow == shadow)?;
+        self.flights.remove(at)
     }
 
     /// Loads that wait; one whose first element runs is among them.
@@ -107,6 +176,7 @@ impl Lane {
     /// Drops what waits.
     pub fn clear(&mut self) {
         self.loads.clear();
+        self.alone = false;
     }
 
     /// Drops what waits and takes no more.
@@ -124,19 +194,43 @@ mod tests {
     const B: Descriptor = Descriptor(0x3019);
     const NONE: Descriptor = Descriptor(0);
 
+    fn flight(element: Element, d: Descriptor, shadow: usize) -> Flight {
+        Flight {
+            element,
+            lrca: d.lrca(),
+            tail: 0,
+            shadow,
+            also: Vec::new(),
+            landing: false,
+        }
+    }
+
     #[test]
-    fn elements_come_in_order_one_at_a_time() {
+    fn elements_come_in_order_two_ahead() {
         let mut lane = Lane::default();
         lane.load(1, [A, B]).unwrap();
         lane.load(2, [A, NONE]).unwrap();
         let mut seen = Vec::new();
-        while let Some((active, d)) = lane.next() {
-            lane.active = Some(active);
-            assert_eq!(lane.next(), None);
-            lane.active = None;
-            seen.push((active.seq, active.element, d));
+        for shadow in [0, 1] {
+            let (element, d) = lane.next().unwrap();
+            assert_eq!(lane.free_shadow(), Some(shadow));
+            lane.take();
+            lane.depart(flight(element, d, shadow));
+            seen.push((element.seq, element.element, d));
         }
+        assert!(lane.free_shadow().is_none());
+        assert_eq!(lane.next(), None);
+        assert_eq!(lane.arrive(0).unwrap().element.seq, 1);
+        let (element, d) = lane.next().unwrap();
+        // Looked at, not taken: it comes again, when nothing else runs.
+        lane.wait_alone();
+        assert_eq!(lane.next(), None);
+        assert!(lane.arrive(0).is_none() && lane.arrive(1).is_some());
+        assert_eq!(lane.next(), Some((element, d)));
+        lane.take();
+        seen.push((element.seq, element.element, d));
         assert_eq!(seen, [(1, 0, A), (1, 1, B), (2, 0, A)]);
+        assert_eq!(lane.next(), None);
         assert_eq!(lane.waiting(), 0);
     }
 

@@ -7,61 +7,141 @@ use gen8::Engine;
 use gen8::csb::Descriptor;
 use vgpu_ring::{Event, FaultReason};
 
-use super::lane::Active;
+use super::lane::{Element, Flight};
 use super::{REFUSALS, Vgpu, index};
 use crate::counters::Counters;
 use crate::engine::{Client, Outcome};
 use crate::switch::RegisterFile;
 use crate::sync::lock;
-use crate::workload::{self, Element, PrepareError, Shadow, Source, Workload};
+use crate::workload::{self, PrepareError, Shadow, Source, Workload};
 
 impl Vgpu {
-    /// Starts the lane's next element, if it has one and none is active.
+    /// Prepares what the lane has next, as far ahead as it goes. The lane is
+    /// not locked meanwhile: who tells it that something ended does not wait for
+    /// a guest whose tables take long to look at.
     pub(super) fn advance(self: &Arc<Self>, engine: Engine) {
         let slot = self.slot(engine);
-        let mut lane = lock(&slot.lane);
-        while let Some((active, descriptor)) = lane.next() {
-            let prepared = self.prepare(engine, &mut lane.shadow, descriptor);
+        let mut shadows = lock(&slot.shadows);
+        loop {
+            let mut lane = lock(&slot.lane);
+            let Some((element, descriptor)) = lane.next() else {
+                return;
+            };
+            let lrca = descriptor.lrca();
+            if lane.flights().iter().any(|f| f.lrca == lrca) {
+                let last = lane.last_flight().map(|l| (l.lrca, l.shadow, l.tail));
+                drop(lane);
+                match last {
+                    Some((last, shadow, tail))
+                        if last == lrca && self.add_nothing(engine, shadow, tail, descriptor) =>
+                    {
+                        continue;
+                    }
+                    _ => return,
+                }
+            }
+            let first = lane.flights().is_empty();
+            if !first && self.tables.crowded() {
+                lane.wait_alone();
+                return;
+            }
+            let Some(number) = lane.free_shadow() else {
+                return;
+            };
+            drop(lane);
+            let prepared = self.prepare(engine, &mut shadows[number], descriptor);
             self.give_orders();
+            // What one shadow learned of the lane's contexts is true of all.
+            Shadow::agree(&mut *shadows);
+            let mut lane = lock(&slot.lane);
+            if lane.next() != Some((element, descriptor)) {
+                // The guest reset the engine, or something failed.
+                continue;
+            }
             match prepared {
-                Ok(Element::Work(work)) => {
+                Ok(workload::Element::Work(mut work)) => {
                     slot.counters.ptes_written.add(work.cost.ptes);
                     slot.counters.bytes_copied.add(work.cost.bytes);
                     slot.counters.commands.add(work.cost.commands);
-                    lane.active = Some(active);
+                    work.shadow = number;
+                    lane.take();
+                    lane.depart(Flight {
+                        element,
+                        lrca,
+                        tail: work.guest_tail(),
+                        shadow: number,
+                        also: Vec::new(),
+                        landing: false,
+                    });
                     let client: Arc<dyn Client> = Arc::clone(self) as _;
                     let unit = &self.shared.engines[engine.index()];
                     if unit.submit(client, work).is_err() {
-                        lane.active = None;
-                        self.fault(engine, &mut lane, active, FaultReason::TimedOut, 0);
+                        lane.arrive(number);
+                        self.fault(engine, &mut lane, element, FaultReason::TimedOut, 0);
+                        return;
                     }
-                    return;
                 }
-                Ok(Element::Empty) => {
-                    slot.counters.completed.add(1);
-                    self.done(engine, active, 0);
+                Ok(workload::Element::Empty) => {
+                    lane.take();
+                    match lane.last_flight() {
+                        Some(last) => last.also.push(element),
+                        None => self.empty(engine, element),
+                    }
+                }
+                // What comes before it is told first, and when that is through
+                // there may be room.
+                Err(_) if !first => {
+                    if !lane.flights().is_empty() {
+                        lane.wait_alone();
+                        return;
+                    }
                 }
                 Err(e) => {
+                    lane.take();
                     slot.counters.refused.add(1);
                     self.refused(engine, &e);
-                    self.fault(engine, &mut lane, active, e.reason(), e.header());
+                    self.fault(engine, &mut lane, element, e.reason(), e.header());
                     return;
                 }
             }
         }
     }
 
-    fn prepare(
+    /// The next element names the context that is at the GPU from `shadow`, as
+    /// far as `tail`. Whether there is nothing more to run than that: then it
+    /// is done with it. i915 loads what runs again, with a tail moved over
+    /// no-ops, each time it puts something behind it.
+    fn add_nothing(
         &self,
         engine: Engine,
-        shadow: &mut Shadow,
+        shadow: usize,
+        tail: u32,
         descriptor: Descriptor,
-    ) -> Result<Element, PrepareError> {
-        let table = lock(&self.table).clone();
-        let Some(table) = table else {
-            return Ok(Element::Empty);
+    ) -> bool {
+        let after = |source: &Source<'_>| workload::no_more_than(source, engine, descriptor, tail);
+        let Some(new_tail) = self.with_source(after).flatten() else {
+            return false;
         };
-        let source = Source {
+        let mut lane = lock(&self.slot(engine).lane);
+        let Some((element, _)) = lane.next().filter(|(_, d)| *d == descriptor) else {
+            return true;
+        };
+        match lane.last_flight() {
+            Some(l) if l.shadow == shadow && l.tail == tail && !l.landing => {
+                l.tail = new_tail;
+                l.also.push(element);
+                lane.take();
+                true
+            }
+            // It is over, and the element has to be looked at anew then.
+            _ => false,
+        }
+    }
+
+    /// Calls `with` with what workloads are made from, while there is such.
+    fn with_source<T>(&self, with: impl FnOnce(&Source<'_>) -> T) -> Option<T> {
+        let table = lock(&self.table).clone()?;
+        Some(with(&Source {
             vgpu: self.id(),
             map: &self.map,
             table: table.as_ref(),
@@ -69,8 +149,17 @@ impl Vgpu {
             windows: &self.shared.windows,
             pages: &self.shared.pages,
             limits: self.config.audit,
-        };
-        workload::prepare(&source, shadow, engine, descriptor)
+        }))
+    }
+
+    fn prepare(
+        &self,
+        engine: Engine,
+        shadow: &mut Shadow,
+        descriptor: Descriptor,
+    ) -> Result<workload::Element, PrepareError> {
+        self.with_source(|source| workload::prepare(source, shadow, engine, descriptor))
+            .unwrap_or(Ok(workload::Element::Empty))
     }
 
     fn refused(&self, engine: Engine, error: &PrepareError) {
@@ -82,13 +171,20 @@ impl Vgpu {
         refusals.push_back(format!("{}: {error}", engine.sysfs_name()));
     }
 
-    fn done(&self, engine: Engine, active: Active, bits: u16) {
+    fn done(&self, engine: Engine, element: Element, bits: u16) {
+        let Element { seq, element } = element;
         self.push(Event::ContextDone {
             engine: index(engine),
-            element: active.element,
+            element,
             bits,
-            seq: active.seq,
+            seq,
         });
+    }
+
+    /// An element had nothing to run.
+    fn empty(&self, engine: Engine, element: Element) {
+        self.slot(engine).counters.completed.add(1);
+        self.done(engine, element, 0);
     }
 }
 
@@ -119,30 +215,37 @@ impl Client for Vgpu {
 
     fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome, bits: u16) {
         let slot = self.slot(engine);
-        let active = lock(&slot.lane).active;
+        let shadow = workload.shadow;
         if bits != 0 {
-            if active.is_some() && matches!(outcome, Outcome::Done) {
+            if outcome == Outcome::Done {
                 slot.counters.interrupts.add(1);
             } else {
                 self.interrupts(engine, bits);
             }
         }
-        if active.is_some() && matches!(outcome, Outcome::Done) {
-            let bytes = workload.write_back(&self.map);
+        let tail = lock(&slot.lane).land(shadow);
+        if let (Outcome::Done, Some(tail)) = (outcome, tail) {
+            let bytes = workload.write_back(&self.map, tail);
             let bytes = u64::try_from(bytes).unwrap_or(0);
             slot.counters.bytes_copied.add(bytes);
         }
         // What the GPU used is let go before anyone learns that it is idle.
         drop(workload);
-        match (active, outcome) {
-            (Some(active), Outcome::Done) => self.done(engine, active, bits),
-            (Some(active), Outcome::Failed { reason, ipehr }) => {
-                self.fault(engine, &mut lock(&slot.lane), active, reason, ipehr);
-            }
-            (None, _) | (_, Outcome::Cancelled) => {}
-        }
         let mut lane = lock(&slot.lane);
-        lane.active = None;
+        let flight = lane.arrive(shadow);
+        match (flight, outcome) {
+            (Some(flight), Outcome::Done) => {
+                self.done(engine, flight.element, bits);
+                for element in flight.also {
+                    self.empty(engine, element);
+                }
+            }
+            // One is enough to stop the engine.
+            (Some(flight), Outcome::Failed { reason, ipehr }) if !lane.stopped => {
+                self.fault(engine, &mut lane, flight.element, reason, ipehr);
+            }
+            (None, _) | (_, Outcome::Cancelled | Outcome::Failed { .. }) => {}
+        }
         let more = lane.waiting() > 0;
         drop(lane);
         if more {

@@ -15,6 +15,8 @@ pub struct PteImage {
     parts: Vec<Option<Box<[u64; PART]>>>,
     /// Entries written to the GPU so far.
     pub written: u64,
+    /// Of these, entries that name scratch in place of what went.
+    pub cleared: u64,
 }
 
 impl PteImage {
@@ -25,6 +27,7 @@ impl PteImage {
         Self {
             parts: (0..parts).map(|_| None).collect(),
             written: 0,
+            cleared: 0,
         }
     }
 

@@ -8,6 +8,8 @@ pub struct FreeRuns {
     by_start: BTreeMap<u32, u32>,
     /// (length, first page), for the smallest run that fits.
     by_length: BTreeSet<(u32, u32)>,
+    /// Pages in all runs.
+    total: u32,
 }
 
 impl FreeRuns {
@@ -17,6 +19,7 @@ impl FreeRuns {
         let mut runs = Self {
             by_start: BTreeMap::new(),
             by_length: BTreeSet::new(),
+            total: 0,
         };
         runs.add(start, len);
         runs
@@ -26,12 +29,14 @@ impl FreeRuns {
         if len > 0 {
             self.by_start.insert(start, len);
             self.by_length.insert((len, start));
+            self.total += len;
         }
     }
 
     fn take(&mut self, start: u32) -> Option<u32> {
         let len = self.by_start.remove(&start)?;
         self.by_length.remove(&(len, start));
+        self.total -= len;
         Some(len)
     }
 
@@ -63,10 +68,44 @@ impl FreeRuns {
         self.add(start, len);
     }
 
+    /// The first page of the free run that ends before page `end`.
+    pub fn before(&self, end: u32) -> Option<u32> {
+        let (&start, &len) = self.by_start.range(..end).next_back()?;
+        (start + len == end).then_some(start)
+    }
+
+    /// The page behind the free run that begins at page `start`.
+    pub fn behind(&self, start: u32) -> Option<u32> {
+        Some(start + self.by_start.get(&start)?)
+    }
+
     /// Pages free in all.
     #[must_use]
-    pub fn total(&self) -> u32 {
-        self.by_start.values().sum()
+    pub const fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// Pages of the longest run.
+    #[must_use]
+    pub fn longest(&self) -> u32 {
+        self.by_length.last().map_or(0, |(len, _)| *len)
+    }
+
+    /// How many runs there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.by_start.len()
+    }
+}
+
+#[cfg(test)]
+impl FreeRuns {
+    /// Takes them from the lowest run that has them, to compare with.
+    pub fn allocate_lowest(&mut self, len: u32) -> Option<u32> {
+        let (&start, &have) = self.by_start.iter().find(|(_, have)| **have >= len)?;
+        self.take(start);
+        self.add(start + len, have - len);
+        Some(start)
     }
 }
 

@@ -1,7 +1,11 @@
+use std::collections::HashMap;
+
 use gpu_bus::{GGTT_BASE, Gpu};
 use proptest::prelude::*;
 
 use super::*;
+
+mod trace;
 use crate::dma::{DmaSpace, HostPages};
 
 /// A GPU that is nothing but its table.
@@ -67,7 +71,7 @@ fn a_full_table_evicts_what_is_longest_unused_but_nothing_pinned() {
     assert_eq!(windows.pin(guest(1, 3, 1), &[1]).unwrap().wrote, 0);
     assert_eq!(
         windows.pin(guest(2, 1, 3), &[1, 1, 1]).err(),
-        Some(NoRoom { pages: 3, free: 2 })
+        Some(NoRoom::Table { pages: 3, free: 0 })
     );
     drop(a);
     assert!(windows.pin(guest(2, 1, 3), &[1, 1, 1]).is_ok());
@@ -84,6 +88,89 @@ fn a_vgpu_that_goes_leaves_no_entry_behind() {
     assert!(left.contains(&0x7001));
     assert_eq!(windows.counts().windows, 1);
     drop(other);
+}
+
+#[test]
+fn what_is_evicted_is_named_by_the_table_no_more() {
+    let (table, windows) = windows(8);
+    drop(windows.pin(guest(1, 1, 4), &[0x1001; 4]).unwrap());
+    drop(windows.pin(guest(1, 5, 4), &[0x2001; 4]).unwrap());
+    // Room for three: one window of four goes, and one page is left over.
+    let pin = windows.pin(guest(2, 1, 3), &[0x7001; 3]).unwrap();
+    assert_eq!(pin.wrote, 4);
+    let held: Vec<u64> = table.0.iter().map(|e| e.load(Ordering::Relaxed)).collect();
+    assert!(!held.contains(&0x1001));
+    assert!(held.contains(&windows.scratch_entry()));
+    // Another length under the same name is another window.
+    drop(pin);
+    let key = Key {
+        vgpu: 2,
+        what: What::Ring { page: 9 },
+    };
+    drop(windows.pin(key, &[0x8001; 3]).unwrap());
+    drop(windows.pin(key, &[0x8001]).unwrap());
+    let held = table.0.iter().map(|e| e.load(Ordering::Relaxed));
+    assert_eq!(held.filter(|e| *e == 0x8001).count(), 1);
+}
+
+#[test]
+fn room_is_made_in_one_place() {
+    let (_table, windows) = windows(8);
+    // A page each; those at odd places were used first.
+    let pages = [1, 3, 5, 7, 2, 4, 6, 8];
+    let pins: Vec<Pin> = (1..=8)
+        .map(|page| windows.pin(guest(1, page, 1), &[1]).unwrap())
+        .collect();
+    let mut pins: HashMap<u32, Pin> = (1..).zip(pins).collect();
+    for page in pages {
+        drop(pins.remove(&page));
+    }
+    // The oldest four would leave holes of one page.
+    drop(windows.pin(guest(2, 1, 2), &[1, 1]).unwrap());
+    assert_eq!(windows.counts().evicted, 2);
+    // What is pinned is gone around.
+    let _held = windows.pin(guest(1, 4, 1), &[1]).unwrap();
+    assert!(windows.pin(guest(3, 1, 4), &[1; 4]).is_ok());
+    assert!(windows.pin(guest(4, 1, 5), &[1; 5]).is_err());
+}
+
+#[test]
+fn nobody_takes_more_than_its_share() {
+    let (_table, windows) = windows(64);
+    windows.set_limits(
+        1,
+        WindowLimits {
+            windows: 4,
+            pages: 8,
+            pinned: 6,
+        },
+    );
+    drop(windows.pin(guest(2, 1, 1), &[1]).unwrap());
+    // It goes through its own windows.
+    for page in 1..40 {
+        drop(windows.pin(guest(1, page, 3), &[1; 3]).unwrap());
+    }
+    let share = windows.share(1);
+    assert_eq!((share.windows, share.pages, share.evicted), (2, 6, 37));
+    assert_eq!(windows.share(2).evicted, 0);
+    // In use at a time.
+    let held = [1, 4].map(|page| windows.pin(guest(1, page, 3), &[1; 3]).unwrap());
+    let refused = windows.pin(guest(1, 9, 1), &[1]).err().unwrap();
+    assert_eq!(
+        refused.to_string(),
+        "a window of 1 pages beside 2 windows in use, which are 6 pages; \
+         a vGPU may use 4 windows at a time, 6 pages"
+    );
+    assert_eq!(windows.share(1).refused, 1);
+    assert!(windows.pin(guest(2, 9, 1), &[1]).is_ok());
+    drop(held);
+    let windows_of_one: Vec<Pin> = (1..=4)
+        .map(|page| windows.pin(guest(1, page, 1), &[1]).unwrap())
+        .collect();
+    assert!(windows.pin(guest(1, 9, 1), &[1]).is_err());
+    drop(windows_of_one);
+    windows.forget_vgpu(1);
+    assert_eq!(windows.share(1), ShareCounts::default());
 }
 
 proptest! {
@@ -117,6 +204,12 @@ proptest! {
                         prop_assert!(gap < usize::try_from(pages).unwrap());
                     }
                 }
+            }
+            // Where no window stands, nothing is named.
+            let stands: Vec<u32> = lock(&windows.inner).cache.covered().flatten().collect();
+            for index in (1..=PAGES).filter(|index| !stands.contains(index)) {
+                let have = table.0[usize::try_from(index).unwrap()].load(Ordering::Relaxed);
+                prop_assert!(have == 0 || have == windows.scratch_entry(), "{}: {:#x}", index, have);
             }
             let mut owner: HashMap<u32, Key> = HashMap::new();
             for (pin, key, entries) in &held {

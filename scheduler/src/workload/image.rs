@@ -187,7 +187,7 @@ impl Image {
         let indirect = self.words[lrc::INDIRECT_CTX];
         let lines = indirect & 0x3f;
         if lines != 0 {
-            let copy = auditor.indirect(indirect & !0x3f, lines * 16)?;
+            let (copy, lines) = auditor.indirect(indirect & !0x3f, lines)?;
             self.set(lrc::INDIRECT_CTX, copy | lines);
         } else {
             self.set(lrc::INDIRECT_CTX, 0);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use gen8::Engine;
 use guest_memory::PAGE_SIZE;
 
 use super::image::Ring;
@@ -11,9 +10,9 @@ use super::{PrepareError, Source};
 use crate::dma::{HostPage, HostPages, OutOfPages};
 use crate::windows::{Key, Pin, What, entry};
 
-/// The shadow ring and register page of one vGPU on one engine. It has one
-/// workload at a time there, so one set serves all its contexts; it is used
-/// anew only when the last workload is through.
+/// A shadow ring and register page of one vGPU on one engine. Workloads of
+/// all its contexts use it in turn; it is used anew only when the last one
+/// is through.
 #[derive(Default)]
 pub struct Shadow {
     registers: Option<Arc<HostPage>>,
@@ -25,6 +24,15 @@ pub struct Shadow {
 }
 
 impl Shadow {
+    /// What a workload from one of them may have done, one from another may
+    /// find done.
+    pub fn agree(shadows: &mut [Self]) {
+        let unaudited = shadows.iter().any(|s| s.unaudited);
+        for s in shadows {
+            s.unaudited = unaudited;
+        }
+    }
+
     pub(super) fn registers(
         &mut self,
         pages: &Arc<HostPages>,
@@ -35,6 +43,11 @@ impl Shadow {
         let page = Arc::new(pages.allocate()?);
         self.registers = Some(Arc::clone(&page));
         Ok(page)
+    }
+
+    /// Own pages it holds.
+    pub fn pages(&self) -> usize {
+        usize::from(self.registers.is_some()) + self.ring.len()
     }
 
     /// The ring's pages, `count` at least.
@@ -145,7 +158,6 @@ impl ShadowRing {
 pub fn write_ring(
     source: &Source<'_>,
     shadow: &mut Shadow,
-    engine: Engine,
     ring: &Ring,
     words: &[u32],
 ) -> Result<ShadowRing, PrepareError> {
@@ -180,7 +192,9 @@ pub fn write_ring(
     let size = u32::try_from(pages.len() * PAGE_SIZE).unwrap_or(MAX_RING);
     let key = Key {
         vgpu: source.vgpu,
-        what: What::Ring { engine },
+        what: What::Ring {
+            page: pages.first().map_or(0, |p| p.bus()),
+        },
     };
     Ok(ShadowRing {
         pin: source.windows.pin(key, &entries)?,

@@ -24,23 +24,32 @@ const MAX_PLACED: usize = 64;
 pub struct Placed {
     // The window goes before the pages it shows.
     pin: Pin,
-    _pages: Vec<HostPage>,
+    pages: Vec<HostPage>,
 }
 
 impl Placed {
     pub const fn wrote(&self) -> u64 {
         self.pin.wrote
     }
+
+    /// The window in which the GPU finds it.
+    pub const fn pin(&self) -> &Pin {
+        &self.pin
+    }
 }
 
+/// The guest of one workload, as its audit sees it. It holds the windows and
+/// copies that the audit asked for.
 pub struct WorkloadSite<'a> {
     source: &'a Source<'a>,
-    pub pins: HashMap<(u32, u32), Pin>,
-    pub placed: Vec<Placed>,
-    pub bytes: u64,
+    pub(super) pins: HashMap<(u32, u32), Pin>,
+    pub(super) placed: Vec<Placed>,
+    pub(super) bytes: u64,
 }
 
 impl<'a> WorkloadSite<'a> {
+    /// Nothing is held yet.
+    #[must_use]
     pub fn new(source: &'a Source<'a>) -> Self {
         Self {
             source,
@@ -148,7 +157,15 @@ impl Site for WorkloadSite<'_> {
             .pin_own(self.source.vgpu, &pages)
             .map_err(|e| AuditError::Exhausted(e.to_string()))?;
         let address = pin.address();
-        self.placed.push(Placed { pin, _pages: pages });
+        self.placed.push(Placed { pin, pages });
         Ok(address)
+    }
+
+    fn amend(&mut self, address: u32, at: usize, value: u32) {
+        let placed = self.placed.iter().find(|p| p.pin.address() == address);
+        let page = placed.and_then(|p| p.pages.get(at * 4 / PAGE_SIZE));
+        if let Some(page) = page {
+            page.write(at * 4 % PAGE_SIZE, &value.to_le_bytes());
+        }
     }
 }

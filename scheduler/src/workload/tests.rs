@@ -52,6 +52,20 @@ fn what_would_lead_past_the_audit_is_cleared() {
     );
 }
 
+#[test]
+fn only_what_changed_of_the_gpus_part_is_copied_back() {
+    let before = [0; 64];
+    let mut after = [0; 64];
+    assert_eq!(changed(&before, &after, 16), None);
+    // In front of its part changes do not count.
+    after[12] = 1;
+    assert_eq!(changed(&before, &after, 16), None);
+    after[21] = 1;
+    assert_eq!(changed(&before, &after, 16), Some((20, 24)));
+    after[63] = 1;
+    assert_eq!(changed(&before, &after, 16), Some((20, 64)));
+}
+
 /// The entries of a global table, as the GPU has them.
 #[derive(Default)]
 struct Table(std::sync::Mutex<std::collections::HashMap<u32, u64>>);
@@ -184,7 +198,6 @@ proptest! {
             Arc::clone(&map),
             Arc::clone(&pages),
             crate::ppgtt::TableLimits::default(),
-            crate::ppgtt::ShadowConfig::default(),
         );
         let source = Source {
             vgpu: 1,
@@ -243,7 +256,6 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         Arc::clone(&map),
         Arc::clone(&pages),
         crate::ppgtt::TableLimits::default(),
-        crate::ppgtt::ShadowConfig::default(),
     );
     let entries = (0..64).map(|page| page << 12 | 1).collect();
     let source = Source {
@@ -282,4 +294,130 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         panic!("a ring of {} batches passed", LIMIT + 1);
     };
     assert_eq!(why, "commands name more than 64 privileged batches");
+}
+
+/// A guest whose ring of `ring_pages` pages at page 64 of its table runs from
+/// `head` to `tail`, and holds its own offsets as no-ops with an identity
+/// (MI_NOOP takes any value in its low bits).
+fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Workload)) {
+    use crate::dma::{DmaSpace, MapLimits};
+    use crate::registers::Registers;
+    use guest_memory::{GuestMemory, VecMemory};
+
+    let dma = Arc::new(DmaSpace::new());
+    let frames = 64 + u64::from(ring_pages);
+    let memory = Arc::new(VecMemory::new(usize::try_from(frames).unwrap()));
+    let map = Arc::new(GuestMap::new(
+        Arc::clone(&dma),
+        Arc::clone(&memory) as _,
+        MapLimits::default(),
+    ));
+    let pages = HostPages::new(Arc::clone(&dma), 4096);
+    let gpu = Arc::new(Registers::new(Arc::new(Table::default())));
+    let windows = Windows::new(gpu, pages.allocate().unwrap());
+    let tables = ShadowTables::new(
+        Arc::clone(&map),
+        Arc::clone(&pages),
+        crate::ppgtt::TableLimits::default(),
+    );
+    let table = Few((0..frames).map(|page| page << 12 | 1).collect());
+    let source = Source {
+        vgpu: 1,
+        map: &map,
+        table: &table,
+        tables: &tables,
+        windows: &windows,
+        pages: &pages,
+        limits: AuditLimits::default(),
+    };
+    let set = |index: usize, value: u32| {
+        let at = (41 << 12) + u64::try_from(index * 4).unwrap();
+        memory.write_u32(at, value).unwrap();
+    };
+    set(lrc::RING_START, 64 << 12);
+    set(lrc::RING_CTL, (ring_pages - 1) << 12 | 1);
+    set(lrc::RING_HEAD, head);
+    set(lrc::RING_TAIL, tail);
+    set(lrc::PDP0_LDW, 0x8000);
+    for at in (0..ring_pages * 4096).step_by(4) {
+        memory
+            .write_u32((64 << 12) + u64::from(at), at / 4)
+            .unwrap();
+    }
+    let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
+    let prepared = prepare(&source, &mut Shadow::default(), Engine::Bcs, descriptor);
+    match prepared.unwrap() {
+        Element::Work(mut work) => check(&mut work),
+        Element::Empty => panic!("nothing to run"),
+    }
+}
+
+impl Workload {
+    fn register(&self, index: usize) -> u32 {
+        self.registers.read_u32(index * 4)
+    }
+
+    /// The dword at an offset of the shadow ring.
+    fn ring_word(&self, offset: u32) -> u32 {
+        let at = usize::try_from(offset).unwrap();
+        self.held.as_ref().unwrap().ring.pages[at / PAGE_SIZE].read_u32(at % PAGE_SIZE)
+    }
+}
+
+#[test]
+fn commands_stand_in_one_piece_with_room_at_both_ends() {
+    // Around the end of the guest's ring, from an odd dword on.
+    with_ring(2, 0x1fec, 0x18, |work| {
+        let head = work.register(lrc::RING_HEAD);
+        let tail = work.register(lrc::RING_TAIL);
+        assert_eq!((head % 8, tail % 8, tail - head), (4, 0, 0x2c));
+        let guest: Vec<u32> = (0x1fec..0x2000)
+            .chain(0..0x18)
+            .step_by(4)
+            .map(|at| at / 4)
+            .collect();
+        let words: Vec<u32> = (head..tail)
+            .step_by(4)
+            .map(|at| work.ring_word(at))
+            .collect();
+        assert_eq!(words, guest);
+        assert_eq!(work.guest_tail(), 0x18);
+        assert_eq!(work.register(lrc::RING_CTL), 1);
+
+        assert!(work.set_prologue(&[5, 6, 7]));
+        let start = work.register(lrc::RING_HEAD);
+        assert_eq!(head - start, 16);
+        let words: Vec<u32> = (start..head)
+            .step_by(4)
+            .map(|at| work.ring_word(at))
+            .collect();
+        assert_eq!(words, [5, 6, 7, 0]);
+        assert!(!work.set_prologue(&[1; 130]));
+        assert!(work.set_prologue(&[]));
+        assert_eq!(work.register(lrc::RING_HEAD), head);
+
+        let moves = work.reloads();
+        for n in 1..=moves {
+            assert!(work.reload());
+            assert_eq!(work.register(lrc::RING_TAIL), tail + 8 * n);
+            assert_eq!(work.ring_word(tail + 8 * n - 4), 0);
+        }
+        assert!(moves > 2 && !work.reload());
+    });
+}
+
+#[test]
+fn a_ring_as_full_as_can_be_runs_without_room() {
+    let size = 512 * 4096;
+    for (head, tail) in [(8, 0), (4, 0)] {
+        with_ring(512, head, tail, |work| {
+            assert_eq!((work.reloads(), work.reload()), (0, false));
+            assert!(work.set_prologue(&[]) && !work.set_prologue(&[5]));
+            let start = work.register(lrc::RING_HEAD);
+            assert_eq!(work.register(lrc::RING_CTL), (size - 0x1000) | 1);
+            assert_eq!((start + size - head) % size, work.register(lrc::RING_TAIL));
+            assert_eq!(work.ring_word(start), head / 4);
+            assert_eq!(work.ring_word(start + size - head - 4), size / 4 - 1);
+        });
+    }
 }

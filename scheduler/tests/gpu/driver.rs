@@ -16,6 +16,7 @@ use vgpu_sched::events::{EventSink, Full};
 use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
+use vgpu_sched::switch::SwitchMode;
 use vgpu_sched::vgpu::VgpuConfig;
 
 use crate::stuck::Deaf;
@@ -36,6 +37,11 @@ pub struct Host {
 
 impl Host {
     pub fn new() -> Self {
+        Self::with(SwitchMode::default())
+    }
+
+    /// One that switches in this mode.
+    pub fn with(switch_mode: SwitchMode) -> Self {
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
         let log = Arc::new(WriteLog::new());
@@ -50,6 +56,7 @@ impl Host {
         let clock = Arc::new(ManualClock::default());
         let config = Config {
             clock: Arc::clone(&clock) as _,
+            switch_mode,
             ..Config::default()
         };
         let deaf = Arc::new(Deaf {
@@ -345,17 +352,18 @@ impl Guest {
         }
     }
 
-    /// Whether load `seq`, of one element, is through; takes what events there
-    /// are.
-    pub fn done(&mut self, seq: u64) -> bool {
+    /// Takes what events there are: the loads of one element that are
+    /// through.
+    pub fn done(&mut self) -> Vec<u64> {
+        let mut done = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::ContextDone { seq: s, .. } if s == seq => return true,
-                Event::Interrupt { .. } | Event::ContextDone { .. } => {}
+                Event::ContextDone { seq, .. } => done.push(seq),
+                Event::Interrupt { .. } => {}
                 other => panic!("{other:?}, {:?}", self.handle.inspect().refusals),
             }
         }
-        false
+        done
     }
 
     /// Waits until single-element loads are through, in any order.

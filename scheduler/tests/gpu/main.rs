@@ -1,11 +1,14 @@
 //! The scheduler on the software GPU, driven by tiny guests.
 
+mod ahead;
 mod driver;
 mod failures;
+mod handover;
 mod one_guest;
 mod scripted;
 mod seen;
 mod slots;
 mod storm;
 mod stuck;
+mod switches;
 mod two_guests;

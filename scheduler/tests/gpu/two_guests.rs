@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gen8::Engine;
 use guest_memory::{GuestMemory, VecMemory};
 use vgpu_ring::Request;
+use vgpu_sched::switch::SwitchMode;
 
 use crate::driver::{Context, Guest, Host, cmd};
 
@@ -200,5 +201,28 @@ fn registers_outside_the_context_are_each_guests_own() {
             let gpu: &dyn gpu_bus::Gpu = host.gpu.as_ref();
             assert_eq!(gpu.read32(0x24d0), want);
         }
+    }
+}
+
+#[test]
+fn guests_are_apart_in_every_mode_of_switching() {
+    for mode in SwitchMode::ALL {
+        let host = Host::with(mode);
+        let mut guests = [1, 2, 3].map(|id| Busy::new(&host, id));
+        for (g, value) in guests.iter().zip([0x7300, 0x7010, 0x7304]) {
+            let offset = 0x24d0;
+            let request = Request::WriteRegister { offset, value };
+            g.guest.handle.handle(request).unwrap();
+        }
+        for round in 0..ROUNDS / 2 {
+            let seqs: Vec<Vec<u64>> = guests.iter_mut().map(|g| g.submit(round)).collect();
+            for (g, s) in guests.iter_mut().zip(&seqs) {
+                g.check(round, s);
+            }
+        }
+        let engine = &host.scheduler.inspect().engines[0];
+        assert!(engine.switches > 0, "{mode}");
+        let follows = mode == SwitchMode::DeltaImage;
+        assert!(follows || engine.handovers == 0, "{mode}");
     }
 }

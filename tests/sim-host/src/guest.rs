@@ -28,6 +28,9 @@ pub struct SimGuestConfig {
     pub vcpus: u32,
     /// Its virtual GPU.
     pub device: vgpu_device::Config,
+    /// How long its device model's threads look for the next request before
+    /// they sleep, at most.
+    pub spin: Duration,
     /// What it gets of the GPU's time.
     pub share: Share,
     /// Who counts what vgpud and the GPU do to its memory.
@@ -44,6 +47,7 @@ impl Default for SimGuestConfig {
                 aperture_mib: 64,
                 ..vgpu_device::Config::default()
             },
+            spin: ServerConfig::DEFAULT_SPIN,
             share: Share::default(),
             witness: None,
         }
@@ -101,7 +105,7 @@ impl SimGuest {
                 slot: SLOT,
                 table_gfn: Some(PARKING_GFN),
                 device: config.device.clone(),
-                spin: ServerConfig::DEFAULT_SPIN,
+                spin: config.spin,
             },
             end,
         )?;

@@ -48,6 +48,10 @@ impl GuestMemory for Watched {
         self.memory.write(gpa, data)
     }
 
+    fn mapped_bytes(&self) -> u64 {
+        self.memory.mapped_bytes()
+    }
+
     fn invalidate(&self) {
         self.memory.invalidate();
     }

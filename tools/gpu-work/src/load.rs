@@ -27,7 +27,7 @@ pub mod log {
     /// The same, stored by the flush at its end.
     pub const FLUSHED: usize = 2;
     /// (Render) what a general register held before the request: the number
-    /// of the one before it, of whatever buffer.
+    /// of the one before it in its context, of whatever buffer.
     pub const REGISTER: usize = 4;
     /// (Blitter) a row that rows of every pass are combined into.
     pub const ROW: usize = 256;
@@ -49,7 +49,7 @@ pub struct Places {
 pub struct Turn {
     /// Counts the requests on the engine, from 1.
     pub number: u32,
-    /// The request that the engine's context ran before, if any.
+    /// The request that its context ran before on the engine, if any.
     pub before: Option<u32>,
 }
 

@@ -48,6 +48,10 @@ struct Args {
     /// Requests in flight on each engine, each with a buffer of its own.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     buffers: u32,
+    /// Contexts that the requests take turns in. A driver hands requests of
+    /// one context to the GPU as one.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    contexts: u32,
     /// The device, instead of the first of /dev/dri/renderD128 and card0.
     #[arg(long)]
     device: Option<PathBuf>,
@@ -122,7 +126,7 @@ fn work(args: &Args) -> anyhow::Result<u64> {
     let signals =
         SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK).context("cannot take signals")?;
 
-    let mut run = Run::new(open(args.device.as_ref())?)?;
+    let mut run = Run::new(open(args.device.as_ref())?, args.contexts)?;
     for engine in args.engine.engines() {
         let loads = (0..args.buffers).map(|buffer| -> Box<dyn Load> {
             let seed = load::mix([args.seed, engine.mmio_base(), buffer, 3]);

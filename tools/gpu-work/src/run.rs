@@ -44,13 +44,15 @@ struct Lane {
     /// In the order of their requests: the next to be used first.
     slots: Vec<Slot>,
     /// Of the last request.
-    number: Option<u32>,
+    number: u32,
+    /// Each context's last request.
+    last: Vec<Option<u32>>,
 }
 
 /// All of it.
 pub struct Run {
     gpu: I915,
-    context: Context,
+    contexts: Vec<Context>,
     before: Resets,
     lanes: Vec<Lane>,
     places: u64,
@@ -60,13 +62,15 @@ pub struct Run {
 }
 
 impl Run {
-    /// Makes a context on `gpu`.
-    pub fn new(gpu: I915) -> anyhow::Result<Self> {
-        let context = gpu.context()?;
-        let before = gpu.resets(context)?;
+    /// Makes `contexts` contexts, one or more, on `gpu`.
+    pub fn new(gpu: I915, contexts: u32) -> anyhow::Result<Self> {
+        let contexts: Vec<Context> = (0..contexts.max(1))
+            .map(|_| gpu.context())
+            .collect::<Result<_, _>>()?;
+        let before = resets(&gpu, &contexts)?;
         Ok(Self {
             gpu,
-            context,
+            contexts,
             before,
             lanes: Vec::new(),
             places: 0,
@@ -76,23 +80,20 @@ impl Run {
         })
     }
 
-    /// Adds an engine, with a request in flight for each of `loads`.
+    /// Adds an engine, with a request in flight for each of `loads`, in one
+    /// context after the other.
     pub fn add(&mut self, engine: Engine, loads: Vec<Box<dyn Load>>) -> anyhow::Result<()> {
         let mut slots = Vec::new();
-        for load in loads {
-            slots.push(Slot::new(
-                &self.gpu,
-                self.context,
-                engine,
-                self.places,
-                load,
-            )?);
+        let contexts = self.contexts.iter().copied().enumerate().cycle();
+        for (load, context) in loads.into_iter().zip(contexts) {
+            slots.push(Slot::new(&self.gpu, context, engine, self.places, load)?);
             self.places += 1;
         }
         self.lanes.push(Lane {
             engine,
             slots,
-            number: None,
+            number: 0,
+            last: vec![None; self.contexts.len()],
         });
         Ok(())
     }
@@ -130,13 +131,13 @@ impl Run {
     fn step(&mut self, lane: usize) -> anyhow::Result<()> {
         self.finish(lane)?;
         let lane = &mut self.lanes[lane];
-        let turn = Turn {
-            number: lane.number.map_or(1, |n| n.wrapping_add(1)),
-            before: lane.number,
-        };
-        lane.number = Some(turn.number);
+        lane.number = lane.number.wrapping_add(1);
         // The slot just finished.
         if let Some(slot) = lane.slots.last_mut() {
+            let turn = Turn {
+                number: lane.number,
+                before: lane.last[slot.context].replace(lane.number),
+            };
             slot.submit(&self.gpu, turn)
                 .with_context(|| format!("{} was given work", lane.engine.sysfs_name()))?;
             self.progress.requests += 1;
@@ -175,13 +176,25 @@ impl Run {
     }
 
     fn print(&mut self) -> anyhow::Result<()> {
-        let now = self.gpu.resets(self.context)?;
+        let now = resets(&self.gpu, &self.contexts)?;
         let hit = |r: Resets| r.active.wrapping_add(r.pending);
         self.progress.resets = now.gpu.wrapping_sub(self.before.gpu);
         self.progress.hit = hit(now).wrapping_sub(hit(self.before));
         self.progress.seconds = self.started.elapsed().as_secs_f64();
         line(&self.progress)
     }
+}
+
+/// Resets of the GPU, and requests of all `contexts` that they hit.
+fn resets(gpu: &I915, contexts: &[Context]) -> anyhow::Result<Resets> {
+    let mut all = Resets::default();
+    for context in contexts {
+        let one = gpu.resets(*context)?;
+        all.gpu = all.gpu.max(one.gpu);
+        all.active = all.active.wrapping_add(one.active);
+        all.pending = all.pending.wrapping_add(one.pending);
+    }
+    Ok(all)
 }
 
 /// One line of JSON, at once.

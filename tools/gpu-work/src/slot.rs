@@ -38,7 +38,9 @@ pub struct Mismatch {
 /// A request's place: objects, and what is known of them.
 pub struct Slot {
     engine: Engine,
-    context: Context,
+    /// Which of the contexts it uses.
+    pub context: usize,
+    handle: Context,
     load: Box<dyn Load>,
     data: Object,
     body: Option<Object>,
@@ -50,10 +52,10 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Makes the objects of slot `place`.
+    /// Makes the objects of slot `place`; `context` with its number.
     pub fn new(
         gpu: &I915,
-        context: Context,
+        (context, handle): (usize, Context),
         engine: Engine,
         place: u64,
         load: Box<dyn Load>,
@@ -76,6 +78,7 @@ impl Slot {
         Ok(Self {
             engine,
             context,
+            handle,
             data: object(dwords, 0)?,
             body: if body > 0 {
                 Some(object(body, 1)?)
@@ -103,7 +106,7 @@ impl Slot {
             objects.push(body);
         }
         objects.push(self.batch);
-        gpu.execute(self.context, self.engine, &objects)
+        gpu.execute(self.handle, self.engine, &objects)
             .with_context(|| format!("request {} on {}", turn.number, self.name()))?;
         self.pending = Some(turn.number);
         Ok(())

@@ -1,14 +1,19 @@
 //! `vgpuctl bench`: how fast single parts are, without Xen.
 
 mod aperture;
+mod bare;
+mod density;
 mod eventfd;
 mod fairness;
+mod gtt;
 mod mmio;
 mod nowhere;
 mod ring;
+mod scan;
 mod shadow;
 mod spread;
 mod switch;
+mod verify;
 
 use clap::Subcommand;
 
@@ -25,8 +30,12 @@ enum Bench {
     Mmio(mmio::Args),
     Aperture(aperture::Args),
     Fairness(fairness::Args),
+    Density(density::Args),
+    Gtt(gtt::Args),
+    Scan(scan::Args),
     Switch(switch::Args),
     Shadow(shadow::Args),
+    Verify(verify::Args),
 }
 
 /// Runs it.
@@ -39,7 +48,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Mmio(args) => mmio::run(args),
         Bench::Aperture(args) => aperture::run(args),
         Bench::Fairness(args) => fairness::run(args),
+        Bench::Density(args) => density::run(args),
+        Bench::Gtt(args) => gtt::run(args),
+        Bench::Scan(args) => scan::run(args),
         Bench::Switch(args) => switch::run(args),
         Bench::Shadow(args) => shadow::run(args),
+        Bench::Verify(args) => verify::run(args),
     }
 }

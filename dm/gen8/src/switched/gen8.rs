@@ -1,6 +1,6 @@
 //! Broadwell.
 
-use super::{GVT, Group, NOPID, Row, Table, excc, instpm, mi_mode, moment};
+use super::{GVT, Group, NOOP, NOPID, Row, Table, USER, excc, instpm, mi_mode, moment};
 use crate::Engine::{Bcs, Rcs, Vcs, Vecs};
 
 const ACCESS: &str = "gen8::access: a ring's commands may write it";
@@ -45,18 +45,21 @@ pub static GEN8: Table = Table {
             "Linux gt/intel_lrc.c:gen8_emit_flush_coherentl3_wa",
         )
         .reset(0x4040_0000),
-        moment("NOPID", 0x2000 + NOPID),
-        moment("BB_OFFSET", 0x2158),
-        moment("OACTXID", 0x2364),
+        moment("NOPID", Rcs, NOPID, USER),
+        moment("BB_OFFSET", Rcs, 0x158, USER),
+        moment("OACTXID", Rcs, 0x364, USER),
         streamer("GFX_MODE", Bcs, 0x2_229c).masked(),
         mi_mode(Bcs, GVT),
         instpm(Bcs, GVT),
         streamer("HWSTAM", Bcs, 0x2_2098),
         excc(Bcs),
+        moment("NOPID", Bcs, NOPID, NOOP),
         mi_mode(Vcs, ACCESS),
         instpm(Vcs, ACCESS),
+        moment("NOPID", Vcs, NOPID, NOOP),
         mi_mode(Vecs, ACCESS),
         instpm(Vecs, ACCESS),
+        moment("NOPID", Vecs, NOPID, NOOP),
     ],
     touches_context: true,
 };

@@ -1,7 +1,7 @@
 //! Skylake to Kaby Lake. Offsets: Linux `gt/intel_gt_regs.h`,
 //! `gt/intel_mocs.c`, `gvt/mmio_context.c`.
 
-use super::{GVT, Group, NOPID, Row, Table, excc, instpm, mi_mode, moment};
+use super::{GVT, Group, NOOP, NOPID, Row, Table, USER, excc, instpm, mi_mode, moment};
 use crate::Engine::{self, Bcs, Rcs, Vcs, Vecs};
 
 const ACCESS: &str = "gen8::access: a ring's commands may write it";
@@ -81,23 +81,26 @@ pub static GEN9: Table = Table {
         row("L3SQCREG4", 0xb118, Group::L3).reset(0x4040_0000),
         row("SCRATCH1", 0xb11c, Group::L3),
         Row::new("LNCFCMOCS", Rcs, 0xb020, Group::L3cc, MOCS).times(32),
-        moment("NOPID", 0x2000 + NOPID),
-        moment("BB_OFFSET", 0x2158),
-        moment("OACTXID", 0x2364),
+        moment("NOPID", Rcs, NOPID, USER),
+        moment("BB_OFFSET", Rcs, 0x158, USER),
+        moment("OACTXID", Rcs, 0x364, USER),
         Row::new("GFX_MODE", Bcs, 0x2_229c, Group::Streamer, GVT).masked(),
         mi_mode(Bcs, GVT),
         instpm(Bcs, GVT),
         Row::new("HWSTAM", Bcs, 0x2_2098, Group::Streamer, GVT),
         excc(Bcs),
+        moment("NOPID", Bcs, NOPID, NOOP),
         mocs(Bcs, 0xcc00),
         // GVT-g lists the second video engine's, which GT2 parts lack.
         excc(Vcs),
         mi_mode(Vcs, ACCESS),
         instpm(Vcs, ACCESS),
+        moment("NOPID", Vcs, NOPID, NOOP),
         mocs(Vcs, 0xc900),
         excc(Vecs),
         mi_mode(Vecs, ACCESS),
         instpm(Vecs, ACCESS),
+        moment("NOPID", Vecs, NOPID, NOOP),
         mocs(Vecs, 0xcb00),
     ],
     touches_context: false,

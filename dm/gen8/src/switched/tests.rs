@@ -1,5 +1,5 @@
 use super::*;
-use crate::{access, lrc, regs};
+use crate::{access, cmd, lrc, regs};
 
 fn count(table: &Table, engine: Engine, kept: Kept) -> usize {
     let listed = |s: &Switched| s.row.source.contains("gvt/") && s.row.engine == engine;
@@ -78,6 +78,23 @@ fn whatever_a_guest_can_change_is_carried_over() {
                 let carried = listed.is_some_and(|s| !user || s.is_volatile());
                 let name = table.name;
                 assert!(in_context || carried, "{name} {engine:?} {offset:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_commands_write_without_naming_it_is_carried_over() {
+    for engine in Engine::ALL {
+        for (table, commands) in [(&GEN8, &cmd::GEN8), (&GEN9, &cmd::GEN9)] {
+            let all = commands.rows().filter(|c| c.engines.contains(engine));
+            for (command, set) in all.flat_map(|c| c.sets.iter().map(move |s| (c, s))) {
+                for n in 0..set.dwords {
+                    let offset = engine.mmio_base() + set.offset + n * 4;
+                    let in_context = regs::context(engine).any(|o| o == offset);
+                    let listed = table.find(offset).is_some_and(|s| s.is_volatile());
+                    assert!(in_context || listed, "{} {offset:#x}", command.name);
+                }
             }
         }
     }

@@ -33,6 +33,22 @@ fn for_who_is_away_for_long_nothing_is_held() {
     }
 }
 
+/// Guests with two workloads each at most, both long; drivers take a while to
+/// hear of an end, and now and then too long. The heavier one's next must still
+/// find room behind its own.
+#[test]
+fn weights_hold_for_drivers_slow_to_answer() {
+    for answer in [ms(1), ms(10), ms(30)] {
+        let mut s = Simulation::new(2);
+        let load = || Load::steady(ms(80)).driven(2, answer).sleeping(8, ms(82));
+        let a = s.guest(weight(100), load());
+        let b = s.guest(weight(300), load());
+        s.run(ms(40_000));
+        let ratio = s.total(b).as_secs_f64() / s.total(a).as_secs_f64();
+        assert!((2.8..3.2).contains(&ratio), "{answer:?}: {ratio}");
+    }
+}
+
 #[test]
 fn short_work_fills_pauses() {
     for slots in [1, 2] {
@@ -68,10 +84,28 @@ fn who_does_not_come_back_is_not_waited_for() {
     policy.charge(2, us(100), now);
     assert_eq!(policy.take(now), None);
     let until = policy.wake_at(now).unwrap();
-    assert_eq!(until, now + us(200));
+    // A part of what the other would take.
+    assert_eq!(until, now + us(3125));
     assert_eq!(policy.take(until - us(1)), None);
     assert_eq!(policy.take(until), Some(1));
     assert_eq!(policy.wake_at(until), None);
+}
+
+#[test]
+fn one_sleep_does_not_undo_it() {
+    let mut s = Simulation::new(1);
+    s.guest(weight(100), Load::steady(ms(50)));
+    let b = s.guest(weight(100), Load::steady(us(50)).sleeping(1, us(50)));
+    s.run(ms(500));
+    let mut before = s.total(b);
+    // Away for a while, as between two frames, again and again.
+    for round in 1..10 {
+        s.pause(b, ms(20));
+        s.run(ms(500 + round * 200));
+        let had = s.total(b);
+        assert!(had - before > ms(25), "{round}: {:?}", had - before);
+        before = had;
+    }
 }
 
 proptest! {
@@ -91,5 +125,28 @@ proptest! {
         let busy = short / (short + pause);
         prop_assert!(b > 0.9 * 0.5 * busy, "{a} {b} {busy}");
         prop_assert!(a > 0.45, "{a} {b} {busy}");
+    }
+}
+
+#[test]
+fn nothing_long_goes_behind_one_that_never_paused_yet() {
+    let mut policy = Policy::new();
+    policy.ready(2, ms(0));
+    assert_eq!(policy.take(ms(0)), Some(2));
+    policy.ready(1, ms(0));
+    policy.ready(2, ms(0));
+    assert_eq!(policy.take(ms(0)), Some(1));
+    policy.charge(2, us(50), us(50));
+    policy.ready(1, us(50));
+    policy.charge(1, ms(50), ms(51));
+    // Both slots are its own for some time.
+    let mut now = ms(51);
+    assert_eq!(policy.take(now), Some(2));
+    for _ in 0..500 {
+        assert_eq!(policy.take(now), None);
+        policy.ready(2, now);
+        assert_eq!(policy.take(now), Some(2));
+        now += us(50);
+        policy.charge(2, us(50), now);
     }
 }

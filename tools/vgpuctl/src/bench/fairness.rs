@@ -2,7 +2,7 @@
 //!
 //! Simulated guests with real drivers, real device models and vgpud's real
 //! scheduler on the software GPU. Its engines are given a speed: a command
-//! takes 1 µs, filling 1 KiB 4 µs, and the engine's thread sleeps most of
+//! takes 2 µs, filling 1 KiB 4 µs, and the engine's thread sleeps most of
 //! that. So an engine's time is not the CPUs' time, as on hardware, and what
 //! is seen is what the scheduler does with it; work that is on its way
 //! between guest and engine costs CPU time that the bench does not hide.
@@ -13,14 +13,15 @@
 //! until their interrupt, and keep two batches of each stream on their way.
 
 mod crowd;
-mod load;
-mod measure;
+pub mod load;
+pub mod measure;
 mod rogues;
 mod worker;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
 use serde::Serialize;
 
 use self::load::Plan;
@@ -36,10 +37,10 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Numbers of vGPUs.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8, 40, 64],
-          value_parser = clap::value_parser!(u32).range(1..=200))]
-    counts: Vec<u32>,
+    /// Numbers of vGPUs; 1, 2, 8, 40 and 64 by default, or 1, 8 and 64 when
+    /// short.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=200))]
+    counts: Option<Vec<u32>>,
 
     /// Rounds. Each measures one vGPU and many, in turn.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -53,9 +54,10 @@ pub struct Args {
     #[arg(long)]
     short: bool,
 
-    /// How long a batch may run before vgpud resets it, where there is a
-    /// rogue, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 50,
+    /// How long a batch may run before vgpud resets it, beside a spinner, in
+    /// milliseconds; twice as long each time this turns out to be too short
+    /// for batches that end.
+    #[arg(long, value_name = "MS", default_value_t = 20,
           value_parser = clap::value_parser!(u32).range(5..=10_000))]
     run_limit: u32,
 }
@@ -109,17 +111,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn counts(args: &Args) -> &[u32] {
+    match &args.counts {
+        Some(counts) => counts,
+        None if args.short => &[1, 8, 64],
+        None => &[1, 2, 8, 40, 64],
+    }
+}
+
 fn effort(args: &Args) -> Effort {
-    let rounds = args.rounds.unwrap_or(if args.short { 2 } else { 5 });
+    let rounds = args.rounds.unwrap_or(if args.short { 2 } else { 4 });
     let mut effort = Effort {
         rounds,
-        scale: if args.short { 0.3 } else { 1.0 },
+        scale: if args.short { 0.2 } else { 1.0 },
         run_limit: Duration::from_millis(args.run_limit.into()),
     };
     if let Some(seconds) = args.seconds {
         let size = |n: u32| usize::try_from(n).unwrap_or(0);
-        let plans: Duration = args
-            .counts
+        let plans: Duration = counts(args)
             .iter()
             .map(|&n| effort.of_plan(size(n)) * 4)
             .sum();
@@ -132,17 +141,20 @@ fn effort(args: &Args) -> Effort {
 fn measure(args: &Args) -> anyhow::Result<Report> {
     let effort = effort(args);
     let mut by_count = BTreeMap::new();
-    for &count in &args.counts {
+    for &count in counts(args) {
         let plans = [Plan::equal, Plan::mixed, Plan::bursty].map(|plan| plan(count));
         let spinner = (count > 1).then(|| Plan::spinner(count));
         let mut loads = BTreeMap::new();
         for plan in plans.iter().chain(&spinner) {
-            loads.insert(plan.name, measure::plan(plan, &effort)?);
+            let figures = measure::plan(plan, &effort)
+                .with_context(|| format!("{count} vGPUs, load {}", plan.name))?;
+            loads.insert(plan.name, figures);
         }
         by_count.insert(count, loads);
     }
     let beside = |mischief, part| -> anyhow::Result<Rogue> {
-        let (share, times) = measure::beside_rogue(BESIDE - 1, mischief, &effort)?;
+        let (share, times) = measure::beside_rogue(BESIDE - 1, mischief, &effort)
+            .with_context(|| format!("beside a rogue that {}", mischief.does()))?;
         Ok(Rogue {
             times,
             vgpus: BESIDE,
@@ -169,6 +181,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
 
 fn text(report: &Report) -> String {
     let span = |s: &Spread| format!("{:.3} ({:.3} to {:.3})", s.median, s.min, s.max);
+    let use_of = |s: &Spread| format!("{:.3}", s.median);
     let us = |s: &Spread| format!("{:.0}", s.median);
     let rows = report.by_count.iter().flat_map(|(count, loads)| {
         loads.iter().map(move |(load, f)| {
@@ -176,6 +189,8 @@ fn text(report: &Report) -> String {
                 count.to_string(),
                 (*load).to_owned(),
                 span(&f.throughput_vs_one),
+                use_of(&f.utilization_one),
+                use_of(&f.utilization),
                 span(&f.jain),
                 us(&f.wait_us_p50),
                 us(&f.wait_us_p99),
@@ -186,6 +201,8 @@ fn text(report: &Report) -> String {
         "vGPUs",
         "load",
         "throughput, one alone = 1",
+        "use alone",
+        "together",
         "Jain's index",
         "wait p50, µs",
         "p99, µs",
@@ -201,7 +218,7 @@ fn text(report: &Report) -> String {
     let heading = ["a rogue beside 7", "", "their share of what is fair"];
     text.push_str(&table::render(heading, rows));
     text.push_str(&format!(
-        "\none vGPU beside {} idle ones, alone = 1: {}\n{} rounds; a batch may run for {} ms beside a rogue\n",
+        "\none vGPU beside {} idle ones, alone = 1: {}\n{} rounds; beside a spinner a batch may run for {} ms\n",
         report.idle_neighbours.idle,
         span(&report.idle_neighbours.throughput_vs_alone),
         report.rounds,
@@ -218,7 +235,7 @@ mod tests {
     fn every_figure_is_there() {
         let args = Args {
             json: true,
-            counts: vec![1, 3],
+            counts: Some(vec![1, 3]),
             rounds: Some(1),
             seconds: Some(1),
             short: true,
@@ -253,7 +270,7 @@ mod tests {
         for seconds in [10, 1000] {
             let args = Args {
                 json: false,
-                counts: vec![1, 64],
+                counts: Some(vec![1, 64]),
                 rounds: None,
                 seconds: Some(seconds),
                 short: false,

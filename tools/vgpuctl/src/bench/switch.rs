@@ -194,11 +194,6 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
             let name = generation.table.name;
             let modes = figures.generations.get(name).and_then(|g| g.get(pair.name));
             println!("{name}, {}: {} and {}", pair.name, pair.first, pair.second);
-            for file in [pair.first, pair.second] {
-                if let Some(how) = Recording::load(file, generation.table)?.derived {
-                    println!("  {file} is derived {how}");
-                }
-            }
             let heading = ModeFigures::HEADING;
             let rows = SwitchMode::ALL.into_iter().filter_map(|mode| {
                 let key = mode.name().replace('-', "_");
@@ -207,13 +202,21 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
             println!("{}", table::render(heading, rows));
         }
     }
+    for generation in &GENERATIONS {
+        let [_, Pair { first, second, .. }] = &generation.pairs;
+        for file in [first, second] {
+            if let Some(how) = Recording::load(file, generation.table)?.derived {
+                println!("{file} is derived {how}.");
+            }
+        }
+    }
     println!(
-        "A switch of every engine once, {} vGPUs in turn, a workload between; in brackets the\n\
-         render engine alone. Accesses are counted. Their time is modelled: {} ns a read, {} ns a\n\
-         write. CPU time is our own code's, median of {} rounds of {} switches, over a GPU that\n\
-         costs nothing. Bytes a switch: in delta modes counted on the software Gen8 GPU, one\n\
-         workload on each engine; in the others modelled, every window written anew and the render\n\
-         context copied in and out as GVT-g does.",
+        "\nA switch of every engine once, {} vGPUs in turn, a workload between; in brackets the\n\
+         render engine alone. Engines change hands each for itself. Accesses are counted, their\n\
+         time is modelled: {} ns a read, {} ns a write. CPU time is our own code's, median of {}\n\
+         rounds of {} switches, over a GPU that costs nothing. Bytes a switch: in delta modes\n\
+         counted on the software Gen8 GPU, one workload on each engine; in the others modelled,\n\
+         every window written anew and the render context copied in and out as GVT-g does.",
         figures.vgpus, figures.read_ns, figures.write_ns, figures.rounds, figures.switches
     );
     Ok(())

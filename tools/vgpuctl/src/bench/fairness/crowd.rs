@@ -1,5 +1,6 @@
 //! Guests on one host that work and rest when they are told to.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -15,6 +16,8 @@ use super::worker::Worker;
 
 /// The frames that a guest's driver may use: above the first MiB.
 const FIRST_FRAME: u64 = 256;
+/// How often to look for guests that do not come to rest.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What guests did in some time.
 pub struct Sample {
@@ -31,6 +34,8 @@ pub struct Did {
     pub busy_ns: [u64; Engine::COUNT],
     /// How many of its batches waited how long at most, in nanoseconds.
     pub waits: Vec<(u64, u64)>,
+    /// Results that were not what they should be.
+    pub mismatches: u64,
 }
 
 /// The moment's order.
@@ -108,14 +113,19 @@ impl Gate {
         );
     }
 
-    /// Waits until `count` guests are at rest.
-    fn all_rest(&self, count: usize) -> anyhow::Result<()> {
+    /// Waits until `count` guests are at rest; calls `look` now and then.
+    fn all_rest(&self, count: usize, look: impl Fn()) -> anyhow::Result<()> {
         let busy = |s: &mut State| s.resting < count && s.failed.is_none();
-        let mut state = self
-            .changed
-            .wait_while(self.lock(), busy)
-            .unwrap_or_else(PoisonError::into_inner);
-        state.failed.take().map_or(Ok(()), Err)
+        loop {
+            look();
+            let (mut state, timeout) = self
+                .changed
+                .wait_timeout_while(self.lock(), LOOK, busy)
+                .unwrap_or_else(PoisonError::into_inner);
+            if !timeout.timed_out() {
+                return state.failed.take().map_or(Ok(()), Err);
+            }
+        }
     }
 
     fn fail(&self, error: anyhow::Error) {
@@ -131,20 +141,32 @@ pub struct Crowd<'a> {
     work: &'a [Tally],
 }
 
-/// Work that came back to a guest, by engine.
-pub type Tally = [AtomicU64; Engine::COUNT];
+/// What came back to a guest.
+#[derive(Default)]
+pub struct Tally {
+    /// Work, by engine.
+    pub work_ns: [AtomicU64; Engine::COUNT],
+    /// Results that were not what they should be.
+    pub mismatches: AtomicU64,
+}
 
 impl Crowd<'_> {
-    /// Starts a guest on `host` for each of `loads`, and calls `measure`.
+    /// Starts a guest like `kind` on `host` for each of `loads`, and calls
+    /// `measure`.
     pub fn with<R>(
         host: &SimHost,
         loads: &[Load],
+        kind: &SimGuestConfig,
         measure: impl FnOnce(&Crowd<'_>) -> anyhow::Result<R>,
     ) -> anyhow::Result<R> {
+        let last = u64::try_from(kind.frames)?;
         let start = |load: &Load| {
             let config = SimGuestConfig {
                 share: load.share,
-                ..SimGuestConfig::default()
+                // Many threads that look for requests take the CPUs from
+                // each other.
+                spin: Duration::ZERO,
+                ..kind.clone()
             };
             SimGuest::start(host, &config)
         };
@@ -155,7 +177,7 @@ impl Crowd<'_> {
             for (number, ((guest, load), tally)) in (1..).zip(guests.iter().zip(loads).zip(&work)) {
                 let gate = &gate;
                 let run = move || {
-                    if let Err(e) = live(guest, load, tally, gate) {
+                    if let Err(e) = live(guest, last, load, tally, gate) {
                         gate.fail(e.context(format!("guest {number}")));
                     }
                 };
@@ -172,10 +194,17 @@ impl Crowd<'_> {
                 guests: &guests,
                 work: &work,
             };
-            let result = gate.all_rest(guests.len()).and_then(|()| measure(&crowd));
+            let result = gate
+                .all_rest(guests.len(), || ())
+                .and_then(|()| measure(&crowd));
             gate.order(Order::Leave);
             result
         })
+    }
+
+    /// The guests.
+    pub const fn guests(&self) -> &[SimGuest] {
+        self.guests
     }
 
     /// Has everyone work, and measures for `window` after `lead` has passed.
@@ -187,7 +216,8 @@ impl Crowd<'_> {
         thread::sleep(window);
         let (end, after) = (Instant::now(), self.now());
         self.gate.order(Order::Rest);
-        self.gate.all_rest(self.guests.len())?;
+        self.gate
+            .all_rest(self.guests.len(), || self.end_the_reset())?;
         let gone = self.guests.iter().find_map(SimGuest::failure);
         if let Some(reason) = gone {
             return Err(anyhow!(reason).context("vgpud dropped a guest"));
@@ -198,22 +228,35 @@ impl Crowd<'_> {
         })
     }
 
+    /// The driver of a guest whose batch was reset would wait for long.
+    fn end_the_reset(&self) {
+        for guest in self.guests.iter().filter(|g| resets(g) > 0) {
+            guest.domain().destroy();
+        }
+    }
+
     fn now(&self) -> Vec<Did> {
         // Work first, all at once: to ask vgpud takes longer.
         let work: Vec<[u64; Engine::COUNT]> = self
             .work
             .iter()
-            .map(|w| [0, 1, 2, 3].map(|e: usize| w[e].load(Relaxed)))
+            .map(|w| w.work_ns.each_ref().map(|n| n.load(Relaxed)))
             .collect();
-        let one = |(guest, work_ns): (&SimGuest, _)| {
+        let one = |((guest, work_ns), tally): ((&SimGuest, _), &Tally)| {
             let lanes = guest.lanes();
             Did {
                 work_ns,
                 busy_ns: lanes.each_ref().map(|l| l.values.busy_ns),
                 waits: lanes.into_iter().flat_map(|l| l.waits).collect(),
+                mismatches: tally.mismatches.load(Relaxed),
             }
         };
-        self.guests.iter().zip(work).map(one).collect()
+        self.guests
+            .iter()
+            .zip(work)
+            .zip(self.work)
+            .map(one)
+            .collect()
     }
 }
 
@@ -236,13 +279,20 @@ impl Did {
             work_ns: less(self.work_ns, before.work_ns),
             busy_ns: less(self.busy_ns, before.busy_ns),
             waits: waits.into_iter().filter(|(_, n)| *n > 0).collect(),
+            // Those of the lead count too.
+            mismatches: self.mismatches,
         }
     }
 }
 
 /// One guest from boot to its end.
-fn live(guest: &SimGuest, load: &Load, tally: &Tally, gate: &Gate) -> anyhow::Result<()> {
-    let last = u64::try_from(SimGuestConfig::default().frames)?;
+fn live(
+    guest: &SimGuest,
+    last: u64,
+    load: &Load,
+    tally: &Tally,
+    gate: &Gate,
+) -> anyhow::Result<()> {
     let driver = Driver::start(guest, Frames::new(FIRST_FRAME, last), 1)
         .context("its driver does not start")?;
     let mut worker = Worker::new(driver, load, tally);
@@ -252,14 +302,26 @@ fn live(guest: &SimGuest, load: &Load, tally: &Tally, gate: &Gate) -> anyhow::Re
     Ok(())
 }
 
-/// A guest's batch that ended too late for vgpud never ends for its driver.
-fn explain(guest: &SimGuest, error: anyhow::Error) -> anyhow::Error {
-    let failed: u64 = guest.lanes().iter().map(|l| l.values.failed).sum();
-    if failed == 0 {
-        return error;
+/// A batch that ends was reset: the machine was so busy with other things
+/// that it went beyond the run limit.
+#[derive(Debug)]
+pub struct Disturbed;
+
+impl fmt::Display for Disturbed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a batch that ends ran past the run limit: this machine is too busy")
     }
-    error.context(format!(
-        "vgpud reset {failed} of its batches, all of which end; \
-         this machine may be too busy for the run limit"
-    ))
+}
+
+/// Batches of a guest that vgpud reset.
+fn resets(guest: &SimGuest) -> u64 {
+    guest.lanes().iter().map(|l| l.values.failed).sum()
+}
+
+fn explain(guest: &SimGuest, error: anyhow::Error) -> anyhow::Error {
+    if resets(guest) == 0 {
+        error
+    } else {
+        error.context(Disturbed)
+    }
 }

@@ -7,7 +7,7 @@ use guest_driver::{Batch, Given, Kind, Rect, Slot, Surface, Tiling};
 use vgpu_config::Share;
 
 /// Nanoseconds a command takes an engine.
-pub const COMMAND_NS: u32 = 1000;
+pub const COMMAND_NS: u32 = 2000;
 /// Nanoseconds the blitter needs to draw 1 KiB. Slow, so that few CPUs can
 /// keep up with it: playing the GPU takes a tenth of one.
 pub const BLIT_NS_PER_KIB: u32 = 4000;
@@ -39,7 +39,7 @@ impl Piece {
     /// Its commands, for a buffer. `number` shows in what they leave there.
     pub fn given(self, slot: &Slot, number: u32) -> Given {
         let mut batch = Batch::new();
-        let kind = match self {
+        let (kind, changed) = match self {
             Self::Fill(kib) => {
                 let to = Surface {
                     address: slot.data_va,
@@ -57,20 +57,22 @@ impl Piece {
                     batch.fill(&to, rect, number);
                     left -= rect.h;
                 }
-                Kind::Blits
+                (Kind::Blits, PITCH / 4)
             }
             Self::Stores(count) => {
                 for i in 0..count {
                     batch.store_u32(slot.data_va + u64::from(i) * 4, number);
                 }
-                Kind::Stores
+                (Kind::Stores, count.min(PITCH / 4))
             }
         };
         batch.end();
         Given {
             kind,
             batch: batch.finish(),
-            after: number.to_le_bytes().repeat(16),
+            after: number
+                .to_le_bytes()
+                .repeat(usize::try_from(changed).unwrap_or(0)),
         }
     }
 }
@@ -87,8 +89,17 @@ pub struct Stream {
 pub struct Load {
     pub share: Share,
     pub streams: Vec<Stream>,
-    /// After so many batches it sleeps for so long.
-    pub bursts: Option<(u32, Duration)>,
+    /// It sleeps at times.
+    pub bursts: Option<Bursts>,
+}
+
+/// Batches and sleep in turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Bursts {
+    pub batches: u32,
+    pub sleep: Duration,
+    /// How long it sleeps before the first: they are not to keep in step.
+    pub first: Duration,
 }
 
 impl Load {
@@ -144,12 +155,12 @@ impl Plan {
             engine: Engine::Rcs,
             pieces: vec![Piece::Stores(240)],
         };
-        let one = Load::new(100, vec![fills(&[32, 256, 96]), stores()]);
+        let one = Load::new(100, vec![fills(&[64, 384, 160]), stores()]);
         let kinds = [
-            Load::new(100, vec![fills(&[32])]),
-            Load::new(200, vec![fills(&[256])]),
+            Load::new(100, vec![fills(&[64])]),
+            Load::new(200, vec![fills(&[384])]),
             Load::new(100, vec![stores()]),
-            Load::new(400, vec![fills(&[96])]),
+            Load::new(400, vec![fills(&[160])]),
         ];
         let all = if count == 1 {
             vec![one.clone()]
@@ -165,22 +176,28 @@ impl Plan {
         }
     }
 
-    /// A millisecond of work, then sleep, so that all together want the
-    /// engine one and a half times. The one to compare with does not sleep.
+    /// Two milliseconds of work, then sleep, so that all together want the
+    /// engine twice; who is alone, and the one to compare with, does not sleep.
     pub fn bursty(count: u32) -> Self {
         const BATCHES: u32 = 4;
-        let one = Load::new(100, vec![fills(&[64])]);
-        let work = Duration::from_nanos(Piece::Fill(64).work_ns()) * BATCHES;
-        let period = work * count * 2 / 3;
-        let sleep = period.saturating_sub(work);
-        let load = Load {
-            bursts: (!sleep.is_zero()).then_some((BATCHES, sleep)),
+        let one = Load::steady();
+        let work = Duration::from_nanos(Piece::Fill(128).work_ns()) * BATCHES;
+        let sleep = match count {
+            1 => Duration::ZERO,
+            _ => (work * count / 2).saturating_sub(work).max(work / 2),
+        };
+        let load = |number| Load {
+            bursts: (!sleep.is_zero()).then_some(Bursts {
+                batches: BATCHES,
+                sleep,
+                first: sleep * number / count,
+            }),
             ..one.clone()
         };
         Self {
             name: "bursty",
+            all: (0..count).map(load).collect(),
             one,
-            all: (0..count).map(|_| load.clone()).collect(),
             spinner: false,
         }
     }

@@ -5,15 +5,21 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::ensure;
 use gen8::Engine;
 use serde::Serialize;
-use sim_host::{SimHost, SimHostConfig};
+use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 use vgpu_sched::histogram;
 
-use super::crowd::{Crowd, Sample};
+use super::crowd::{Crowd, Disturbed, Sample};
 use super::load::{BLIT_NS_PER_KIB, COMMAND_NS, Load, Plan};
 use super::rogues::{self, Mischief};
 use crate::bench::spread::Spread;
+
+/// No need to measure a spinner for longer.
+const LONG: Duration = Duration::from_millis(2500);
+/// How often a measurement that was disturbed is tried.
+const ATTEMPTS: u32 = 4;
 
 /// How long, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -64,31 +70,45 @@ pub fn host(run_limit: Option<Duration>) -> anyhow::Result<SimHost> {
 pub struct Figures {
     /// Work done, by what one vGPU alone does.
     pub throughput_vs_one: Spread,
+    /// Work done by one vGPU alone, by the engine's time: what is lost between
+    /// its batches is missing.
+    pub utilization_one: Spread,
+    /// Likewise by all.
+    pub utilization: Spread,
     /// Jain's index of time on the engine by weight.
     pub jain: Spread,
     /// From ready to the engine.
     pub wait_us_p50: Spread,
     /// Likewise.
     pub wait_us_p99: Spread,
+    /// Results that were not what they should be.
+    pub mismatches: u64,
 }
 
 /// Measures a plan.
 pub fn plan(plan: &Plan, effort: &Effort) -> anyhow::Result<Figures> {
-    let limit = plan.spinner.then_some(effort.run_limit);
-    let (alone, crowded) = (host(None)?, host(limit)?);
+    let figures = plan_of(plan, effort, &SimGuestConfig::default(), &mut |_| ())?;
+    ensure!(
+        figures.mismatches == 0,
+        "{} wrong results",
+        figures.mismatches
+    );
+    Ok(figures)
+}
+
+/// Has a look at guests that worked.
+type Look<'a> = &'a mut dyn FnMut(&[SimGuest]);
+
+/// Measures a plan with guests of a kind, and has a look at them after the
+/// last round.
+pub fn plan_of(
+    plan: &Plan,
+    effort: &Effort,
+    kind: &SimGuestConfig,
+    look: Look<'_>,
+) -> anyhow::Result<Figures> {
     let mischief = plan.spinner.then_some(Mischief::Spins);
-    let mut rounds = Rounds::default();
-    Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
-        Crowd::with(&crowded, &plan.all, |all| {
-            for _ in 0..effort.rounds {
-                let alone = one.measure(Effort::lead(1), effort.window(1))?;
-                let (together, _) = beside(&crowded, all, mischief, effort, plan.all.len())?;
-                rounds.add(&plan.all, &alone, &together);
-            }
-            Ok(())
-        })
-    })?;
-    Ok(rounds.figures())
+    Ok(together(plan, mischief, effort, kind, look)?.0)
 }
 
 /// What many do beside a rogue, by what one vGPU alone does, and how many
@@ -99,34 +119,73 @@ pub fn beside_rogue(
     effort: &Effort,
 ) -> anyhow::Result<(Spread, u64)> {
     let plan = Plan::equal(count);
-    let (alone, crowded) = (host(None)?, host(Some(effort.run_limit))?);
+    let kind = SimGuestConfig::default();
+    let (figures, times) = together(&plan, Some(mischief), effort, &kind, &mut |_| ())?;
+    Ok((figures.throughput_vs_one, times))
+}
+
+/// One alone and all together, in turn; again if others on this machine
+/// disturbed it.
+fn together(
+    plan: &Plan,
+    mischief: Option<Mischief>,
+    effort: &Effort,
+    kind: &SimGuestConfig,
+    look: Look<'_>,
+) -> anyhow::Result<(Figures, u64)> {
+    let mut attempt = 1;
+    let mut effort = *effort;
+    loop {
+        match undisturbed(plan, mischief, &effort, kind, look) {
+            Err(e) if e.is::<Disturbed>() && attempt < ATTEMPTS => {
+                attempt += 1;
+                effort.run_limit *= 2;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn undisturbed(
+    plan: &Plan,
+    mischief: Option<Mischief>,
+    effort: &Effort,
+    kind: &SimGuestConfig,
+    look: Look<'_>,
+) -> anyhow::Result<(Figures, u64)> {
+    // Only what never ends needs a limit.
+    let limit = (mischief == Some(Mischief::Spins)).then_some(effort.run_limit);
+    let (alone, crowded) = (host(None)?, host(limit)?);
     let (mut rounds, mut times) = (Rounds::default(), 0);
-    Crowd::with(&alone, std::slice::from_ref(&plan.one), |one| {
-        Crowd::with(&crowded, &plan.all, |all| {
+    Crowd::with(&alone, std::slice::from_ref(&plan.one), kind, |one| {
+        Crowd::with(&crowded, &plan.all, kind, |all| {
             for _ in 0..effort.rounds {
                 let alone = one.measure(Effort::lead(1), effort.window(1))?;
-                let mischief = Some(mischief);
+                // Nothing to compare with.
+                ensure!(utilization(&plan.all, &alone) > 0.0, Disturbed);
                 let (together, did) = beside(&crowded, all, mischief, effort, plan.all.len())?;
                 times += did;
                 rounds.add(&plan.all, &alone, &together);
             }
+            look(all.guests());
             Ok(())
         })
     })?;
-    Ok((rounds.figures().throughput_vs_one, times))
+    Ok((rounds.figures(), times))
 }
 
 /// What one of many does while the others are idle, by what one alone does.
 pub fn idle_neighbours(idle: u32, effort: &Effort) -> anyhow::Result<Spread> {
     let (alone, crowded) = (host(None)?, host(None)?);
     let load = [Load::steady()];
+    let kind = SimGuestConfig::default();
     let mut ratios = Vec::new();
     // The idle ones have drivers, which wait for work.
     let idle: Vec<Load> = (0..idle).map(|_| Load::steady()).collect();
-    Crowd::with(&alone, &load, |one| {
-        Crowd::with(&crowded, &idle, |_| {
-            Crowd::with(&crowded, &load, |busy| {
-                for _ in 0..effort.rounds * 2 {
+    Crowd::with(&alone, &load, &kind, |one| {
+        Crowd::with(&crowded, &idle, &kind, |_| {
+            Crowd::with(&crowded, &load, &kind, |busy| {
+                for _ in 0..effort.rounds + 2 {
                     let alone = one.measure(Effort::lead(1), effort.window(1))?;
                     let beside = busy.measure(Effort::lead(1), effort.window(1))?;
                     ratios.push(throughput(&load, &alone, &beside));
@@ -146,7 +205,14 @@ fn beside(
     effort: &Effort,
     count: usize,
 ) -> anyhow::Result<(Sample, u64)> {
-    let (lead, window) = (Effort::lead(count), effort.window(count));
+    let lead = Effort::lead(count);
+    let mut window = effort.window(count);
+    if mischief == Some(Mischief::Spins) {
+        // A spinner's turns are long and rare; some are to be in the window.
+        let all = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
+        let turns = effort.run_limit * all * 3;
+        window = window.max(turns.min(LONG).mul_f64(effort.scale.min(1.0)));
+    }
     let Some(mischief) = mischief else {
         return Ok((crowd.measure(lead, window)?, 0));
     };
@@ -164,15 +230,22 @@ fn beside(
 #[derive(Default)]
 struct Rounds {
     throughput: Vec<f64>,
+    one: Vec<f64>,
+    all: Vec<f64>,
     jain: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
+    mismatches: u64,
 }
 
 impl Rounds {
     fn add(&mut self, loads: &[Load], alone: &Sample, together: &Sample) {
         self.throughput.push(throughput(loads, alone, together));
+        self.one.push(utilization(loads, alone));
+        self.all.push(utilization(loads, together));
         self.jain.push(jain_of(loads, together));
+        let guests = alone.guests.iter().chain(&together.guests);
+        self.mismatches = guests.map(|g| g.mismatches).sum();
         let mut waits = BTreeMap::new();
         for &(ns, n) in together.guests.iter().flat_map(|g| &g.waits) {
             *waits.entry(ns).or_insert(0) += n;
@@ -189,9 +262,12 @@ impl Rounds {
     fn figures(self) -> Figures {
         Figures {
             throughput_vs_one: Spread::of(self.throughput),
+            utilization_one: Spread::of(self.one),
+            utilization: Spread::of(self.all),
             jain: Spread::of(self.jain),
             wait_us_p50: Spread::of(self.p50),
             wait_us_p99: Spread::of(self.p99),
+            mismatches: self.mismatches,
         }
     }
 }
@@ -207,14 +283,22 @@ fn engines(loads: &[Load]) -> impl Iterator<Item = usize> {
 
 /// Work a second by that of one alone: the mean over the engines in use.
 fn throughput(loads: &[Load], alone: &Sample, together: &Sample) -> f64 {
-    let rate = |sample: &Sample, engine: usize| {
-        let work: u64 = sample.guests.iter().map(|g| g.work_ns[engine]).sum();
-        as_f64(work) / sample.elapsed.as_secs_f64()
-    };
     let ratios: Vec<f64> = engines(loads)
-        .map(|e| rate(together, e) / rate(alone, e).max(1.0))
+        .map(|e| rate(together, e) / rate(alone, e).max(1e-9))
         .collect();
     mean(&ratios)
+}
+
+/// Work by time: the mean over the engines that `loads` use.
+fn utilization(loads: &[Load], sample: &Sample) -> f64 {
+    let rates: Vec<f64> = engines(loads).map(|e| rate(sample, e)).collect();
+    mean(&rates)
+}
+
+/// Work done on an engine, by time.
+fn rate(sample: &Sample, engine: usize) -> f64 {
+    let work: u64 = sample.guests.iter().map(|g| g.work_ns[engine]).sum();
+    as_f64(work) / (sample.elapsed.as_secs_f64() * 1e9)
 }
 
 /// Jain's index of the engine on which it is worst.

@@ -24,6 +24,17 @@ pub enum Mischief {
     Dies,
 }
 
+impl Mischief {
+    /// In words.
+    pub const fn does(self) -> &'static str {
+        match self {
+            Self::Spins => "spins",
+            Self::Floods => "floods its ring",
+            Self::Dies => "dies on the engine",
+        }
+    }
+}
+
 /// Does it until `stop`; how many times. What it has on the engine is off it
 /// on return.
 pub fn run(host: &SimHost, mischief: Mischief, stop: &AtomicBool) -> anyhow::Result<u64> {

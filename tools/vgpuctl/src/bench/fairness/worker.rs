@@ -38,7 +38,10 @@ impl<'a> Worker<'a> {
 
     /// Works until there is to be no more, and everything is finished.
     pub fn work(&mut self, gate: &Gate) -> anyhow::Result<()> {
-        let mut left = self.load.bursts.map(|(batches, _)| batches);
+        let mut left = self.load.bursts.map(|b| b.batches);
+        if let Some(bursts) = self.load.bursts {
+            gate.sleep(bursts.first);
+        }
         while gate.working() {
             for stream in 0..self.load.streams.len() {
                 while left != Some(0) && self.submit(stream)? {
@@ -46,9 +49,9 @@ impl<'a> Worker<'a> {
                 }
             }
             match self.load.bursts {
-                Some((batches, sleep)) if left == Some(0) && self.driver.idle() => {
-                    gate.sleep(sleep);
-                    left = Some(batches);
+                Some(bursts) if left == Some(0) && self.driver.idle() => {
+                    gate.sleep(bursts.sleep);
+                    left = Some(bursts.batches);
                 }
                 _ => self.wait()?,
             }
@@ -78,10 +81,16 @@ impl<'a> Worker<'a> {
 
     fn wait(&mut self) -> anyhow::Result<()> {
         for finished in self.driver.wait()? {
-            finished.result?;
             let engine = finished.engine.index();
             let work = self.under_way[engine].pop_front();
-            self.tally[engine].fetch_add(work.context("more came back than left")?, Relaxed);
+            let work = work.context("more came back than left")?;
+            match finished.result {
+                Ok(()) => _ = self.tally.work_ns[engine].fetch_add(work, Relaxed),
+                Err(e) => {
+                    eprintln!("{e}");
+                    self.tally.mismatches.fetch_add(1, Relaxed);
+                }
+            }
         }
         Ok(())
     }

@@ -84,7 +84,7 @@ impl Guest {
             MapLimits::default(),
         ));
         let pages = HostPages::new(dma, 1024);
-        let tables = ShadowTables::new(map, pages, TableLimits::default(), config);
+        let tables = ShadowTables::followed(map, pages, TableLimits::default(), config);
         tables.offer(true);
         let mut guest = Self {
             memory,

@@ -1,5 +1,7 @@
 //! Figures of one mode.
 
+use std::collections::BTreeMap;
+
 use gen8::Engine;
 use serde::Serialize;
 use vgpu_sched::switch::SwitchMode;
@@ -48,8 +50,11 @@ pub struct ModeFigures {
     /// A switch of every engine once.
     #[serde(flatten)]
     total: Accesses,
-    /// The render engine alone.
-    rcs: Accesses,
+    /// What our own code takes for one engine, on average: engines change
+    /// hands each for itself.
+    cpu_ns_an_engine: Spread,
+    /// Each engine alone.
+    engines: BTreeMap<&'static str, Accesses>,
     /// The share of the baseline's accesses that it does without.
     fewer: f64,
     /// The same for the render engine.
@@ -79,14 +84,19 @@ impl ModeFigures {
 
     /// All accesses.
     pub fn accesses(&self) -> Baseline {
-        Baseline(self.total.all(), self.rcs.all())
+        Baseline(self.total.all(), self.rcs(Accesses::all))
+    }
+
+    fn rcs(&self, part: impl Fn(&Accesses) -> f64) -> f64 {
+        let name = Engine::Rcs.sysfs_name();
+        self.engines.get(name).map_or(0.0, part)
     }
 
     /// Against the plainest mode.
     pub fn compare(&mut self, baseline: Baseline) {
         let fewer = |now: f64, then: f64| round(1.0 - now / then.max(1.0));
         self.fewer = fewer(self.total.all(), baseline.0);
-        self.rcs_fewer = fewer(self.rcs.all(), baseline.1);
+        self.rcs_fewer = fewer(self.rcs(Accesses::all), baseline.1);
     }
 
     /// What is copied besides. A mode that knows nothing of what the GPU
@@ -106,13 +116,13 @@ impl ModeFigures {
         let percent = |share: f64| format!("{:.1}", share * 100.0);
         [
             mode.into(),
-            both(self.total.reads, self.rcs.reads),
-            both(self.total.writes, self.rcs.writes),
+            both(self.total.reads, self.rcs(|a| a.reads)),
+            both(self.total.writes, self.rcs(|a| a.writes)),
             format!("{} % ({} %)", percent(self.fewer), percent(self.rcs_fewer)),
-            both(self.total.modelled_ns, self.rcs.modelled_ns),
+            both(self.total.modelled_ns, self.rcs(|a| a.modelled_ns)),
             both(
                 self.total.cpu_ns.median.round(),
-                self.rcs.cpu_ns.median.round(),
+                self.rcs(|a| a.cpu_ns.median.round()),
             ),
             self.gtt_bytes.to_string(),
             self.context_bytes.to_string(),
@@ -134,26 +144,36 @@ impl Samples {
 
     /// All rounds.
     pub fn figures(&self, costs: Costs) -> ModeFigures {
-        let sum =
-            |r: &rotation::Costs, part: fn(&rotation::Cost) -> f64| r.iter().map(part).sum::<f64>();
-        let rcs = |r: &rotation::Costs| r[Engine::Rcs.index()];
-        let rounds = || self.rounds.iter();
-        let mean = |values: Vec<f64>| Spread::of(values).median;
-        let total = Accesses::of(
-            mean(rounds().map(|r| sum(r, |c| c.reads)).collect()),
-            mean(rounds().map(|r| sum(r, |c| c.writes)).collect()),
-            rounds().map(|r| sum(r, |c| c.cpu_ns)).collect(),
-            costs,
-        );
-        let rcs = Accesses::of(
-            mean(rounds().map(|r| rcs(r).reads).collect()),
-            mean(rounds().map(|r| rcs(r).writes).collect()),
-            rounds().map(|r| rcs(r).cpu_ns).collect(),
-            costs,
-        );
+        let sum = |part: fn(&rotation::Cost) -> f64| -> Vec<f64> {
+            let of = |r: &rotation::Costs| r.iter().map(part).sum();
+            self.rounds.iter().map(of).collect()
+        };
+        let one = |engine: Engine, part: fn(&rotation::Cost) -> f64| -> Vec<f64> {
+            let of = |r: &rotation::Costs| part(&r[engine.index()]);
+            self.rounds.iter().map(of).collect()
+        };
+        // Accesses are the same in every round.
+        let middle = |values: Vec<f64>| Spread::of(values).median;
+        let engines = Engine::ALL.map(|engine| {
+            let accesses = Accesses::of(
+                middle(one(engine, |c| c.reads)),
+                middle(one(engine, |c| c.writes)),
+                one(engine, |c| c.cpu_ns),
+                costs,
+            );
+            (engine.sysfs_name(), accesses)
+        });
+        let count = engines.iter().fold(0.0, |n, _| n + 1.0);
+        let each = sum(|c| c.cpu_ns).into_iter().map(|ns| ns / count);
         ModeFigures {
-            total,
-            rcs,
+            total: Accesses::of(
+                middle(sum(|c| c.reads)),
+                middle(sum(|c| c.writes)),
+                sum(|c| c.cpu_ns),
+                costs,
+            ),
+            cpu_ns_an_engine: Spread::of(each.collect()),
+            engines: BTreeMap::from(engines),
             fewer: 0.0,
             rcs_fewer: 0.0,
             gtt_bytes: 0.0,

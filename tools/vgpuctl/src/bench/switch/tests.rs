@@ -25,7 +25,7 @@ fn every_figure_is_there_and_the_aims_are_met() {
             for mode in SwitchMode::ALL {
                 let figures = &modes[mode.name().replace('-', "_")];
                 let number = |key: &str| figures[key].as_f64().unwrap();
-                assert!(number("reads") >= 1.0 && number("writes") >= 3.0);
+                assert!(number("writes") >= 3.0);
                 let time = number("reads") * 700.0 + number("writes") * 150.0;
                 assert!((number("modelled_ns") - time).abs() < 1.0, "{mode}");
                 for part in ["median", "min", "max"] {
@@ -33,14 +33,18 @@ fn every_figure_is_there_and_the_aims_are_met() {
                 }
                 assert!(number("gtt_bytes") >= 0.0);
                 assert!(number("context_bytes") > 0.0);
-                assert!(figures["rcs"]["reads"].as_f64().unwrap() >= 1.0);
+                let rcs = &figures["engines"]["rcs0"];
+                assert!(rcs["writes"].as_f64().unwrap() >= 3.0);
             }
             let best = &modes["delta_image"];
             let fewer = best["fewer"].as_f64().unwrap();
             assert!(fewer >= aim, "{generation} {pair}: {fewer}");
-            // What i915's workaround loads from memory, and nothing else.
-            assert_eq!(best["reads"], 1.0);
+            // On Gen9 i915 opens L3SQCREG4 to batches that nobody looks at;
+            // nothing else must be read.
+            let forced = if generation == "gen9" { 1.0 } else { 0.0 };
+            assert_eq!(best["reads"], forced);
             let full = &modes["full"];
+            assert!(full["reads"].as_f64().unwrap() > 100.0);
             assert_eq!(full["fewer"], 0.0);
             let copied = |m: &Value| m["context_bytes"].as_f64().unwrap();
             assert!(copied(best) < copied(full));

@@ -1,0 +1,68 @@
+//! A saved vGPU of any content, in a file and over a connection. Checksums
+//! are taken to be right when fuzzing, so that what is behind them is read.
+#![no_main]
+
+use vgpu_migrate::stream::{Before, Header, Known, Name, Section, Stream, StreamError, Writer};
+use vgpu_migrate::stream::{find, read_section};
+
+const KNOWN: [Known; 3] = [
+    Known {
+        name: Name::HOST,
+        oldest: 1,
+        newest: 1,
+    },
+    Known {
+        name: Name::DEVICE,
+        oldest: 1,
+        newest: 2,
+    },
+    Known {
+        name: Name::SCHEDULER,
+        oldest: 2,
+        newest: 2,
+    },
+];
+
+fn one_line(error: &StreamError) {
+    let line = error.to_string();
+    assert!(line.len() < 1000 && !line.contains('\n'), "{line}");
+}
+
+/// What was read is written and read again.
+fn again(stream: &Stream<'_>) {
+    let sections: Vec<&Section<'_>> = KNOWN.iter().filter_map(|k| stream.get(k.name)).collect();
+    let writer = sections.iter().fold(Writer::new(), |w, s| w.section(s));
+    let bytes = writer
+        .finish(Before::default())
+        .expect("no longer than it was");
+    let read = Stream::parse(&bytes, &KNOWN).expect("what was written");
+    for section in sections {
+        assert_eq!(read.get(section.name), Some(section));
+    }
+}
+
+fn connection(mut bytes: &[u8]) {
+    let whole = bytes.len();
+    let mut at = 0;
+    loop {
+        match read_section(&mut bytes, at, 1 << 40) {
+            Ok(None) => return,
+            Ok(Some(section)) => at += section.stream_len(),
+            Err(error) => return one_line(&error),
+        }
+        assert_eq!(at, (whole - bytes.len()) as u64);
+    }
+}
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    connection(data);
+    connection(data.get(Header::LEN..).unwrap_or_default());
+    match find(data).and_then(|(_, bytes)| Stream::parse(bytes, &KNOWN)) {
+        Ok(stream) => again(&stream),
+        Err(error) => one_line(&error),
+    }
+    match Stream::parse(data, &KNOWN) {
+        Ok(stream) => again(&stream),
+        Err(error) => one_line(&error),
+    }
+});
