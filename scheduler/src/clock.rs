@@ -8,6 +8,13 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Duration;
 }
 
+/// Nanoseconds of a time; one that does not fit, after 584 years, is at least
+/// that long.
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// The system's monotonic clock.
 pub struct Monotonic(Instant);
 

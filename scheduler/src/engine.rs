@@ -200,11 +200,6 @@ pub struct EngineUnit {
 const TAG_SHIFT: u32 = 5;
 const TAGS: u32 = 1 << 20;
 
-/// Nanoseconds of a duration; one that does not fit is at least that long.
-fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// What all engines of a GPU have in common.
 #[derive(Clone)]
 pub struct Common {

@@ -1,7 +1,7 @@
 //! The guest's own global page table.
 
 use gen8::pte;
-use guest_memory::Gfn;
+use guest_memory::{Gfn, MemoryError};
 
 /// The guest's global page table, which its device model writes.
 ///
@@ -32,6 +32,15 @@ pub enum NotMapped {
         /// The frame.
         gfn: Gfn,
     },
+    /// The entry names a frame that the host cannot map now: it is paged out
+    /// and did not come back in time, say.
+    #[error("graphics address {address:#x} maps {gfn}, which the host cannot map now")]
+    Away {
+        /// Page-aligned graphics address.
+        address: u32,
+        /// The frame.
+        gfn: Gfn,
+    },
     /// The range passes the end of the 4 GiB table.
     #[error("{pages} pages at graphics address {address:#x} pass the end of the table")]
     PastEnd {
@@ -40,6 +49,17 @@ pub enum NotMapped {
         /// Pages.
         pages: u32,
     },
+}
+
+impl NotMapped {
+    /// Why frame `gfn`, which `address` maps, could not be read.
+    #[must_use]
+    pub const fn unread(address: u32, gfn: Gfn, error: &MemoryError) -> Self {
+        match error {
+            MemoryError::Host { .. } => Self::Away { address, gfn },
+            MemoryError::Unmapped(_) | MemoryError::Wraps { .. } => Self::NoMemory { address, gfn },
+        }
+    }
 }
 
 /// The frame an entry names, when it names one. An address beyond what the

@@ -23,7 +23,7 @@ pub mod qmp;
 pub mod registers;
 pub mod scheduler;
 pub mod switch;
-mod sync;
+pub mod sync;
 pub mod trace;
 pub mod vgpu;
 pub mod windows;

@@ -11,6 +11,8 @@ use std::time::Duration;
 use gen8::Engine;
 pub use vgpu_control::What;
 
+use crate::clock::nanos;
+
 /// Events a ring holds unless told otherwise: 3 MiB.
 pub const DEFAULT_EVENTS: usize = 1 << 16;
 
@@ -106,7 +108,7 @@ impl Trace {
         // No word may be seen before the claim.
         fence(Ordering::Release);
         let (kind, counts, ns) = pack(engine, what);
-        let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        let at = nanos(at);
         slot.at.store(at, Ordering::Relaxed);
         slot.vgpu.store(vgpu, Ordering::Relaxed);
         slot.kind.store(kind, Ordering::Relaxed);

@@ -309,36 +309,41 @@ impl Vgpu {
     /// The vGPU now.
     #[must_use]
     pub fn view(&self) -> crate::inspect::VgpuView {
+        // One lock at a time: a guard made inside the struct expression would
+        // be held to its end, and an engine asks for the share under its own.
+        let share = *lock(&self.share);
+        let events_waiting = lock(&self.outbox).waiting();
+        let refusals = lock(&self.refusals).iter().cloned().collect();
         crate::inspect::VgpuView {
             id: self.id(),
             failed: self.failed.get().map(ToString::to_string),
-            share: *lock(&self.share),
+            share,
             chunks: self.map.chunks(),
             shadow: self.config.shadow.mode,
             tables: self.tables.counts(),
             windows: self.shared.windows.share(self.id()),
             memory: self.memory(),
-            events_waiting: lock(&self.outbox).waiting(),
-            refusals: lock(&self.refusals).iter().cloned().collect(),
-            engines: Engine::ALL
-                .into_iter()
-                .map(|engine| {
-                    let slot = self.slot(engine);
-                    let (active, loads, stopped) = {
-                        let lane = lock(&slot.lane);
-                        let first = lane.flights().front();
-                        (first.map(|f| f.element.seq), lane.waiting(), lane.stopped)
-                    };
-                    crate::inspect::LaneView {
-                        name: engine.sysfs_name(),
-                        active_load: active,
-                        waiting_loads: loads,
-                        stopped,
-                        counters: self.counter_values(engine),
-                        registers: lock(&slot.registers).view().into_iter().collect(),
-                    }
-                })
-                .collect(),
+            events_waiting,
+            refusals,
+            engines: Engine::ALL.map(|engine| self.lane_view(engine)).into(),
+        }
+    }
+
+    fn lane_view(&self, engine: Engine) -> crate::inspect::LaneView {
+        let slot = self.slot(engine);
+        let (active_load, waiting_loads, stopped) = {
+            let lane = lock(&slot.lane);
+            let first = lane.flights().front();
+            (first.map(|f| f.element.seq), lane.waiting(), lane.stopped)
+        };
+        let registers = lock(&slot.registers).view().into_iter().collect();
+        crate::inspect::LaneView {
+            name: engine.sysfs_name(),
+            active_load,
+            waiting_loads,
+            stopped,
+            counters: self.counter_values(engine),
+            registers,
         }
     }
 }

@@ -50,6 +50,11 @@ pub enum What {
         /// Bus address of its first page.
         page: u64,
     },
+    /// The copy of a batch.
+    Batch {
+        /// Tells one from another.
+        serial: u64,
+    },
     /// Pages of vgpud's own, for one use.
     Own {
         /// Tells one use from another.
@@ -227,6 +232,15 @@ impl Windows {
             .sum();
         image.cleared += wrote;
         wrote
+    }
+
+    /// A name of its own for a window of vgpud's pages. Whoever frees the
+    /// pages forgets the window first.
+    #[must_use]
+    pub fn own_key(&self, vgpu: u64) -> Key {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let what = What::Batch { serial };
+        Key { vgpu, what }
     }
 
     /// Pins pages of vgpud's own in a window that goes with the pin.

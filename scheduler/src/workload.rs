@@ -4,6 +4,7 @@
 //! from the copies: a shadow register page, a shadow ring, shadow tables.
 //! The rest of the image is the guest's own pages.
 
+mod buffers;
 mod error;
 mod image;
 mod shadow;
@@ -128,17 +129,15 @@ pub fn prepare(
     let first = descriptor.lrca() >> 12;
     let frames = image_frames(source.table, first, engine.context_pages())?;
     let register_index = usize::try_from(lrc::REGISTER_PAGE).unwrap_or(usize::MAX);
-    let unreadable = |gfn| NotMapped::NoMemory {
-        address: descriptor.register_page(),
-        gfn,
-    };
-    let register_gfn = frames.get(register_index).copied().unwrap_or_default();
-    let guest_registers = register_gfn.address().ok_or(unreadable(register_gfn))?;
+    let address = descriptor.register_page();
+    let gfn = frames.get(register_index).copied().unwrap_or_default();
+    let none = NotMapped::NoMemory { address, gfn };
+    let guest_registers = gfn.address().ok_or(none)?;
     let mut bytes = [0; PAGE_SIZE];
     source
         .map
         .read(guest_registers, &mut bytes)
-        .map_err(|_| unreadable(register_gfn))?;
+        .map_err(|e| NotMapped::unread(address, gfn, &e))?;
     let mut image = Image::new(engine, &bytes);
     let ring = image.ring()?;
     if ring.head == ring.tail {
@@ -148,7 +147,7 @@ pub fn prepare(
     // The commands.
     let mut words = vec![0; usize::try_from(ring.pending() / 4).unwrap_or(0)];
     read_ring(source, &ring, &mut words)?;
-    let mut site = WorkloadSite::new(source);
+    let mut site = WorkloadSite::with_buffers(source, &mut shadow.buffers);
     let mut auditor = Auditor::new(engine, &mut site, source.limits);
     if shadow.unaudited {
         auditor.may_be_predicated();

@@ -109,7 +109,8 @@ pub const PREDICATE_SRC0: u32 = 0x400;
 pub const PREDICATE_SRC1: u32 = 0x408;
 /// MI_PREDICATE_DATA, 64 bits.
 pub const PREDICATE_DATA: u32 = 0x410;
-/// NOPID (Linux `i915_reg.h:NOPID`).
+/// NOPID (Linux `i915_reg.h:NOPID`); unused FORCE_TO_NONPRIV slots point at it
+/// (`gt/intel_workarounds.c:intel_engine_apply_whitelist`).
 pub const NOPID: u32 = 0x94;
 /// MI_PREDICATE_RESULT.
 pub const PREDICATE_RESULT: u32 = 0x418;

@@ -257,10 +257,6 @@ impl Table {
     }
 }
 
-/// Where FORCE_TO_NONPRIV slots point when unused: RING_NOPID
-/// (Linux `gt/intel_workarounds.c:intel_engine_apply_whitelist`, `RING_NOPID`).
-pub const NOPID: u32 = ring::NOPID;
-
 /// The register of [`GEN8`] at a BAR0 offset.
 #[must_use]
 pub fn find(offset: u32) -> Option<Switched> {

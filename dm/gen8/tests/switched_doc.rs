@@ -3,7 +3,6 @@
 //! `UPDATE_DOCS=1 cargo test -p gen8 --test switched_doc` writes it anew.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use gen8::switched::{Change, GEN8, GEN9, Kept, Row, Table};
 
@@ -83,16 +82,9 @@ fn document() -> String {
 
 #[test]
 fn the_document_is_current() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/switched-registers.md");
-    let expected = document();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, &expected).unwrap();
-    }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "docs/switched-registers.md is stale: \
-         UPDATE_DOCS=1 cargo test -p gen8 --test switched_doc"
+    generated_docs::check(
+        "switched-registers.md",
+        &document(),
+        "cargo test -p gen8 --test switched_doc",
     );
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use vgpu_control::{Connection, FromDm, StartDm, ToDm};
+use vgpu_sched::sync::lock;
 
 /// How a device model is run.
 #[derive(Clone, Debug)]
@@ -133,10 +134,7 @@ impl DmProcess {
     /// # Errors
     /// When it does not answer.
     pub fn tree(&self) -> anyhow::Result<Value> {
-        let connection = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let connection = lock(&self.connection);
         connection.send(&ToDm::Inspect, &[])?;
         match connection.recv()?.0 {
             FromDm::Tree(tree) => Ok(tree),
@@ -147,10 +145,7 @@ impl DmProcess {
     /// Stops it, kindly first, and tells how it ended.
     pub fn stop(&self) -> String {
         {
-            let connection = self
-                .connection
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let connection = lock(&self.connection);
             // It fails when the process is gone, which is what we want.
             let _ = connection.send(&ToDm::Stop, &[]);
         }
@@ -166,7 +161,7 @@ impl DmProcess {
     }
 
     fn reap(&self) -> String {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = lock(&self.child);
         child
             .wait()
             .map_or_else(|e| e.to_string(), |status| status.to_string())

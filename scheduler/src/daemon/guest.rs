@@ -1,7 +1,7 @@
 //! One guest: how it comes, what it consists of, what it shows.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -10,6 +10,7 @@ use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
 use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
+use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
 use super::dm::{DmCommand, DmProcess};
@@ -51,10 +52,6 @@ pub struct Guest {
 struct Running {
     worker: Worker,
     vgpu: Arc<dyn Vgpu>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Guest {
@@ -228,11 +225,12 @@ impl Guest {
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
         };
         let ggtt = ggtt.map(|gfn| if gfn.is_some() { "ram" } else { "trapped" });
+        let failure = lock(&self.failure).clone();
         json!({
             "domid": entry.domid,
             "vgpu": entry.vgpu,
             "state": entry.state,
-            "failure": *lock(&self.failure),
+            "failure": failure,
             "ggtt": ggtt,
             "processes": {
                 "qemu": entry.qemu_pid,

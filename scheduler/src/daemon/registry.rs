@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use vgpu_control::Entry;
+use vgpu_sched::sync::lock;
 
 use super::guest::Guest;
 use super::supervisor;
@@ -30,7 +31,7 @@ pub struct Reservation<'a> {
 
 impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u16, Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 
     /// Takes the place of `domid`; `None` when it has a vGPU already.

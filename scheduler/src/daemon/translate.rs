@@ -1,8 +1,7 @@
 //! From the scheduler's and Xen's words to those of the control socket.
 
-use std::time::Duration;
-
 use vgpu_control::{EngineSample, LaneSample, TraceEvent, TracePage};
+use vgpu_sched::clock::nanos;
 use vgpu_sched::engine::EngineView;
 use vgpu_sched::inspect::LaneCounters;
 use vgpu_sched::kept::Uuid;
@@ -12,11 +11,6 @@ use super::platform::Identity;
 
 /// The longest name of a guest that is shown, in characters.
 const MAX_NAME: usize = 64;
-
-/// Nanoseconds of a time; 584 years fit.
-pub fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// Who a guest is, of its xenstore nodes `vm` and `name`.
 pub fn identity(vm: Option<&str>, name: Option<&str>) -> Identity {

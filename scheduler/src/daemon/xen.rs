@@ -8,7 +8,7 @@ use softgpu::SoftGpu;
 use vgpu_config::Share;
 use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
-use vgpu_sched::clock::Clock;
+use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
@@ -108,7 +108,7 @@ impl Platform for XenPlatform {
     fn engines(&self) -> (u64, Vec<EngineSample>) {
         let engines = self.scheduler.engines();
         let samples = engines.into_iter().map(translate::engine).collect();
-        (translate::nanos(self.scheduler.clock().now()), samples)
+        (nanos(self.scheduler.clock().now()), samples)
     }
 
     fn trace(&self, cursor: u64, max: usize) -> TracePage {
@@ -144,7 +144,7 @@ impl Vgpu for Scheduled {
     }
 
     fn lanes(&self) -> (u64, Vec<LaneSample>) {
-        let at_ns = translate::nanos(self.clock.now());
+        let at_ns = nanos(self.clock.now());
         let lanes = self.handle.lanes();
         (
             at_ns,

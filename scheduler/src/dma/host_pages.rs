@@ -1,7 +1,7 @@
 //! Pages of vgpud's own that the GPU can reach: shadow tables, shadow
 //! rings, shadow register pages, status pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use guest_memory::{GuestMemory, PAGE_SIZE, VecMemory};
@@ -25,8 +25,18 @@ struct OwnChunk {
     free: Vec<u16>,
 }
 
+impl OwnChunk {
+    fn whole(&self) -> bool {
+        self.free.len() == usize::from(PAGES)
+    }
+}
+
 struct Inner {
     chunks: BTreeMap<u32, OwnChunk>,
+    /// Chunks with a free page.
+    open: BTreeSet<u32>,
+    /// Chunks of which every page is free.
+    whole: usize,
     used: usize,
 }
 
@@ -46,6 +56,8 @@ impl HostPages {
             limit,
             inner: Mutex::new(Inner {
                 chunks: BTreeMap::new(),
+                open: BTreeSet::new(),
+                whole: 0,
                 used: 0,
             }),
         })
@@ -61,19 +73,27 @@ impl HostPages {
         if inner.used >= self.limit {
             return Err(full);
         }
-        let number = match inner.chunks.iter().find(|(_, c)| !c.free.is_empty()) {
-            Some((&number, _)) => number,
+        let number = match inner.open.first() {
+            Some(&number) => number,
             None => {
                 let memory = Arc::new(VecMemory::new(PAGES.into()));
                 let number = self.dma.insert_own(Arc::clone(&memory)).ok_or(full)?;
                 let free = (0..PAGES).rev().collect();
                 inner.chunks.insert(number, OwnChunk { memory, free });
+                inner.open.insert(number);
+                inner.whole += 1;
                 number
             }
         };
         let chunk = inner.chunks.get_mut(&number).ok_or(full)?;
+        let was_whole = chunk.whole();
         let index = chunk.free.pop().ok_or(full)?;
+        let is_full = chunk.free.is_empty();
         let memory = Arc::clone(&chunk.memory);
+        inner.whole -= usize::from(was_whole);
+        if is_full {
+            inner.open.remove(&number);
+        }
         inner.used += 1;
         drop(inner);
         let page = HostPage {
@@ -107,11 +127,15 @@ impl HostPages {
             return;
         };
         chunk.free.push(index);
+        let whole = chunk.whole();
+        inner.open.insert(number);
+        inner.whole += usize::from(whole);
         // One wholly free chunk is kept, so that a page more or less does
         // not allocate 2 MiB each time.
-        let whole = |c: &OwnChunk| c.free.len() == usize::from(PAGES);
-        if whole(chunk) && inner.chunks.values().filter(|c| whole(c)).count() > 1 {
+        if whole && inner.whole > 1 {
             inner.chunks.remove(&number);
+            inner.open.remove(&number);
+            inner.whole -= 1;
             self.dma.remove(number);
         }
     }

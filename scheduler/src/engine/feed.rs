@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{EngineUnit, Job, Loaded, Owner, State, TAG_SHIFT, TAGS, nanos};
+use super::{EngineUnit, Job, Loaded, Owner, State, TAG_SHIFT, TAGS};
+use crate::clock::nanos;
 use crate::switch::{SwitchCost, prologue_commands};
 use crate::sync::lock;
 use crate::trace::What;

@@ -8,7 +8,8 @@ use gen8::{irq, ring};
 use vgpu_ring::FaultReason;
 
 use super::lists::Change;
-use super::{EngineUnit, Outcome, Owner, State, Told, nanos};
+use super::{EngineUnit, Outcome, Owner, State, Told};
+use crate::clock::nanos;
 use crate::switch::Effects;
 use crate::sync::lock;
 use crate::trace::What;

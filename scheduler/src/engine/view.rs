@@ -1,6 +1,7 @@
 //! An engine at one moment.
 
-use super::{EngineUnit, nanos};
+use super::EngineUnit;
+use crate::clock::nanos;
 use crate::counters::Counters;
 use crate::sync::lock;
 

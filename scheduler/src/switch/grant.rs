@@ -1,7 +1,7 @@
 //! What the hardware gets for a guest's value. vgpud itself depends on some
 //! of the registers.
 
-use gen8::switched::{Kept, NOPID, Switched};
+use gen8::switched::{Kept, Switched};
 use gen8::{Engine, ring};
 
 /// Whether a guest may open `offset` to its unprivileged batches on RCS by a
@@ -37,7 +37,7 @@ impl Grant {
             Some(ring::MODE) => Self::Fixed(ring::MODE_RUN_LIST),
             // Events belong in the status buffer only.
             Some(ring::HWSTAM) => Self::Fixed(u32::MAX),
-            Some(o) if slots.contains(&o) => Self::Slot(base + NOPID),
+            Some(o) if slots.contains(&o) => Self::Slot(base + ring::NOPID),
             _ if register.is_volatile() => Self::Fixed(register.row.reset),
             Some(ring::MI_MODE) => {
                 Self::Bits(0xffff & !(ring::MI_MODE_STOP_RING | register.momentary()))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use guest_memory::PAGE_SIZE;
 
+use super::buffers::Buffers;
 use super::image::Ring;
 use super::site::read_dwords;
 use super::{PrepareError, Source};
@@ -21,6 +22,8 @@ pub struct Shadow {
     /// A batch has run that nobody looked at: MI_SET_PREDICATE in it may turn
     /// commands of a later ring into no-ops.
     pub(super) unaudited: bool,
+    /// Where copies of batches go.
+    pub(super) buffers: Buffers,
 }
 
 impl Shadow {
@@ -47,7 +50,7 @@ impl Shadow {
 
     /// Own pages it holds.
     pub fn pages(&self) -> usize {
-        usize::from(self.registers.is_some()) + self.ring.len()
+        usize::from(self.registers.is_some()) + self.ring.len() + self.buffers.pages()
     }
 
     /// The ring's pages, `count` at least.

@@ -1,13 +1,14 @@
 //! Where the audit finds the guest's pages and puts what it made.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpu_bus::GGTT_ENTRIES;
 use guest_memory::PAGE_SIZE;
 
-use super::Source;
+use super::buffers::{Buffer, Buffers};
+use super::{Shadow, Source};
 use crate::audit::{AuditError, Site};
-use crate::dma::HostPage;
 use crate::ggtt::{NotMapped, translate};
 use crate::windows::{Key, Pin, What, entry};
 
@@ -22,9 +23,9 @@ const MAX_PLACED: usize = 64;
 
 /// A copy that the GPU runs.
 pub struct Placed {
-    // The window goes before the pages it shows.
+    // The window is free before the buffer is.
     pin: Pin,
-    pages: Vec<HostPage>,
+    buffer: Arc<Buffer>,
 }
 
 impl Placed {
@@ -42,17 +43,23 @@ impl Placed {
 /// copies that the audit asked for.
 pub struct WorkloadSite<'a> {
     source: &'a Source<'a>,
+    buffers: &'a mut Buffers,
     pub(super) pins: HashMap<(u32, u32), Pin>,
     pub(super) placed: Vec<Placed>,
     pub(super) bytes: u64,
 }
 
 impl<'a> WorkloadSite<'a> {
-    /// Nothing is held yet.
+    /// Nothing is held yet. Copies go where `shadow` keeps room for them.
     #[must_use]
-    pub fn new(source: &'a Source<'a>) -> Self {
+    pub fn new(source: &'a Source<'a>, shadow: &'a mut Shadow) -> Self {
+        Self::with_buffers(source, &mut shadow.buffers)
+    }
+
+    pub(super) fn with_buffers(source: &'a Source<'a>, buffers: &'a mut Buffers) -> Self {
         Self {
             source,
+            buffers,
             pins: HashMap::new(),
             placed: Vec::new(),
             bytes: 0,
@@ -63,13 +70,14 @@ impl<'a> WorkloadSite<'a> {
 /// Copies dwords from one page of the guest's global table.
 pub fn read_dwords(source: &Source<'_>, address: u32, dwords: &mut [u32]) -> Result<(), NotMapped> {
     let gfn = translate(source.table, address >> 12)?;
-    let no_memory = NotMapped::NoMemory {
-        address: address & !0xfff,
-        gfn,
-    };
-    let gpa = gfn.address().ok_or(no_memory)? + u64::from(address & 0xfff);
+    let page = address & !0xfff;
+    let none = NotMapped::NoMemory { address: page, gfn };
+    let gpa = gfn.address().ok_or(none)? + u64::from(address & 0xfff);
     let mut bytes = vec![0; dwords.len() * 4];
-    source.map.read(gpa, &mut bytes).map_err(|_| no_memory)?;
+    source
+        .map
+        .read(gpa, &mut bytes)
+        .map_err(|e| NotMapped::unread(page, gfn, &e))?;
     for (d, b) in dwords.iter_mut().zip(bytes.as_chunks::<4>().0) {
         *d = u32::from_le_bytes(*b);
     }
@@ -143,27 +151,24 @@ impl Site for WorkloadSite<'_> {
             )));
         }
         let bytes: Vec<u8> = batch.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let pages = self
-            .source
-            .pages
-            .allocate_many(bytes.len().div_ceil(PAGE_SIZE))
+        let buffer = self
+            .buffers
+            .take(self.source, bytes.len().div_ceil(PAGE_SIZE))
             .map_err(|e| AuditError::Exhausted(e.to_string()))?;
-        for (page, chunk) in pages.iter().zip(bytes.chunks(PAGE_SIZE)) {
+        for (page, chunk) in buffer.pages.iter().zip(bytes.chunks(PAGE_SIZE)) {
             page.write(0, chunk);
         }
-        let pin = self
-            .source
-            .windows
-            .pin_own(self.source.vgpu, &pages)
+        let pin = buffer
+            .pin()
             .map_err(|e| AuditError::Exhausted(e.to_string()))?;
         let address = pin.address();
-        self.placed.push(Placed { pin, pages });
+        self.placed.push(Placed { pin, buffer });
         Ok(address)
     }
 
     fn amend(&mut self, address: u32, at: usize, value: u32) {
         let placed = self.placed.iter().find(|p| p.pin.address() == address);
-        let page = placed.and_then(|p| p.pages.get(at * 4 / PAGE_SIZE));
+        let page = placed.and_then(|p| p.buffer.pages.get(at * 4 / PAGE_SIZE));
         if let Some(page) = page {
             page.write(at * 4 % PAGE_SIZE, &value.to_le_bytes());
         }

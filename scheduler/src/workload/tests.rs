@@ -2,6 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod away;
+mod copies;
+mod rig;
+
 #[test]
 fn a_guest_chooses_values_of_its_register_page_and_nothing_else() {
     for engine in Engine::ALL {

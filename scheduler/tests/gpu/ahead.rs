@@ -46,6 +46,14 @@ fn waiting(guest: &mut Guest) -> (Context, u64) {
     (c, data)
 }
 
+/// A context that stores 7 in a word of a page, and the word's address.
+fn storing(guest: &mut Guest) -> (Context, u64) {
+    let mut c = guest.context(Engine::Rcs, 1);
+    let (data, address) = guest.global_page();
+    guest.emit(&mut c, &cmd::store_global(address, 7));
+    (c, data)
+}
+
 /// Waits until the engine has two elements of guest 1.
 fn until_two(host: &Host) {
     while host.scheduler.inspect().engines[0].second != Some(1) {
@@ -58,9 +66,7 @@ fn both_elements_of_a_load_are_given_to_the_engine() {
     let host = Host::new();
     let mut guest = host.guest(1, 256);
     let (a, word) = waiting(&mut guest);
-    let mut b = guest.context(Engine::Rcs, 1);
-    let (data, address) = guest.global_page();
-    guest.emit(&mut b, &cmd::store_global(address, 7));
+    let (b, data) = storing(&mut guest);
     let seq = guest.submit(&a, Some(&b));
     until_two(&host);
     guest.memory.write_u32(word, 1).unwrap();
@@ -76,9 +82,7 @@ fn a_context_loaded_again_without_more_to_do_is_done_with_what_it_did() {
     let host = Host::new();
     let mut guest = host.guest(1, 256);
     let (a, word) = waiting(&mut guest);
-    let mut b = guest.context(Engine::Rcs, 1);
-    let (data, address) = guest.global_page();
-    guest.emit(&mut b, &cmd::store_global(address, 7));
+    let (b, data) = storing(&mut guest);
     let first = guest.submit(&a, None);
     // As a driver does that has something new behind what runs.
     let second = guest.submit(&a, Some(&b));
@@ -170,9 +174,7 @@ fn the_first_ones_failure_takes_the_second_with_it() {
     guest.write_words(code, &[0xe123_4567, 0]);
     guest.emit(&mut a, &cmd::wait_global(at, 1));
     guest.emit(&mut a, &cmd::batch(1 << 20));
-    let mut b = guest.context(Engine::Rcs, 1);
-    let (data, address) = guest.global_page();
-    guest.emit(&mut b, &cmd::store_global(address, 7));
+    let (b, data) = storing(&mut guest);
     let seq = guest.submit(&a, Some(&b));
     until_two(&host);
     guest.memory.write_u32(word, 1).unwrap();

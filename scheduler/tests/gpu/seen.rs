@@ -1,5 +1,7 @@
 //! What is counted and traced is what happened.
 
+use std::time::Duration;
+
 use gen8::Engine;
 use vgpu_sched::trace::{TraceEvent, What};
 
@@ -107,4 +109,37 @@ fn a_failure_is_traced_with_the_reset_it_took() {
     assert_eq!(ends, [What::Reset, What::Failed]);
     assert_eq!(guest.handle.lanes()[0].values.failed, 1);
     assert_eq!(host.scheduler.engines()[0].resets, 1);
+}
+
+/// Looking takes one lock at a time: an engine that finds a slice overrun asks
+/// for the share under its own.
+#[test]
+fn looking_does_not_stop_who_is_looked_at() {
+    const ROUNDS: u64 = 400;
+    let host = Host::new();
+    let work = |id| {
+        let mut guest = host.guest(id, 256);
+        let mut contexts = [Engine::Rcs, Engine::Bcs].map(|e| guest.context(e, 1));
+        for _ in 0..ROUNDS {
+            let seqs = contexts.each_mut().map(|c| {
+                guest.emit(c, &[0, 0]);
+                guest.submit(c, None)
+            });
+            // Past its slice, if it is at the engine.
+            host.clock.pass(Duration::from_millis(2));
+            guest.wait_all(&seqs);
+        }
+        let lanes = guest.handle.lanes().map(|l| l.values.completed);
+        assert_eq!(lanes, [ROUNDS, ROUNDS, 0, 0]);
+    };
+    std::thread::scope(|scope| {
+        let guests = [1, 2].map(|id| {
+            let work = &work;
+            scope.spawn(move || work(id))
+        });
+        while guests.iter().any(|g| !g.is_finished()) {
+            let seen = host.scheduler.inspect();
+            assert!(seen.vgpus.iter().all(|v| v.failed.is_none()));
+        }
+    });
 }

@@ -2,6 +2,7 @@
 
 use gen8::Engine;
 use guest_driver::{Driver, Frames};
+use guest_memory::Gfn;
 use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 
 /// Runs `requests` requests on every engine and checks each.
@@ -47,6 +48,33 @@ fn guests_side_by_side_do_not_mix() {
             });
         }
     });
+}
+
+#[test]
+fn what_is_paged_out_is_waited_for() {
+    let host = SimHost::start(SimHostConfig::default()).unwrap();
+    let guest = SimGuest::start(&host, &SimGuestConfig::default()).unwrap();
+    let mut driver = Driver::start(&guest, Frames::new(256, 4095), 7).unwrap();
+    for _ in 0..20 {
+        // Tables, contexts, buffers: whatever the guest's CPU does not touch
+        // is found on disk by vgpud, which has dropped its mappings.
+        for gfn in 256..4095 {
+            let _ = guest.domain().page_out(Gfn(gfn), 1);
+        }
+        let vcpu = guest.vcpu();
+        vcpu.decrease_reservation(&[Gfn(4095)]).unwrap().unwrap();
+        vcpu.populate(&[Gfn(4095)]).unwrap().unwrap();
+        for engine in Engine::ALL {
+            assert!(driver.submit(engine).unwrap());
+        }
+        while !driver.idle() {
+            for done in driver.wait().unwrap() {
+                done.result.unwrap();
+            }
+        }
+    }
+    assert_eq!(guest.scheduled().refusals, Vec::<String>::new());
+    assert_eq!(guest.failure(), None);
 }
 
 #[test]

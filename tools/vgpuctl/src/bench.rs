@@ -16,6 +16,7 @@ mod switch;
 mod verify;
 
 use clap::Subcommand;
+use serde::Serialize;
 
 /// Measures a part, without Xen.
 #[derive(clap::Args)]
@@ -55,4 +56,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Shadow(args) => shadow::run(args),
         Bench::Verify(args) => verify::run(args),
     }
+}
+
+/// Prints a report as JSON for programs, or as text for people.
+fn show<R: Serialize>(
+    json: bool,
+    report: &R,
+    text: impl FnOnce(&R) -> String,
+) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{}", text(report));
+    }
+    Ok(())
 }

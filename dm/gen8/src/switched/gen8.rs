@@ -1,7 +1,8 @@
 //! Broadwell.
 
-use super::{GVT, Group, NOOP, NOPID, Row, Table, USER, excc, instpm, mi_mode, moment};
+use super::{GVT, Group, NOOP, Row, Table, USER, excc, instpm, mi_mode, moment};
 use crate::Engine::{Bcs, Rcs, Vcs, Vecs};
+use crate::ring::NOPID;
 
 const ACCESS: &str = "gen8::access: a ring's commands may write it";
 

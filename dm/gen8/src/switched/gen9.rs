@@ -1,8 +1,9 @@
 //! Skylake to Kaby Lake. Offsets: Linux `gt/intel_gt_regs.h`,
 //! `gt/intel_mocs.c`, `gvt/mmio_context.c`.
 
-use super::{GVT, Group, NOOP, NOPID, Row, Table, USER, excc, instpm, mi_mode, moment};
+use super::{GVT, Group, NOOP, Row, Table, USER, excc, instpm, mi_mode, moment};
 use crate::Engine::{self, Bcs, Rcs, Vcs, Vecs};
+use crate::ring::NOPID;
 
 const ACCESS: &str = "gen8::access: a ring's commands may write it";
 const MOCS: &str = "Linux gvt/mmio_context.c:switch_mocs, gt/intel_mocs.c:mocs_offset";

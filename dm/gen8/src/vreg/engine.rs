@@ -3,7 +3,7 @@
 use super::{
     Access, Handler, Place, Register, Reset, Saved, clearing, fixed, handled, masked, plain,
 };
-use crate::{ring, switched::NOPID};
+use crate::ring::{self, NOPID};
 
 const fn each(offset: u32) -> Place {
     Place::Engines(offset)

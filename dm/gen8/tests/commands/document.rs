@@ -3,7 +3,6 @@
 //! `UPDATE_DOCS=1 cargo test -p gen8 --test commands` writes it anew.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use gen8::cmd::{
     AddressField, Bits, Bytes, CLIENTS, Command, Flow, GEN9_ONLY, Guests, Length, Privilege,
@@ -171,14 +170,9 @@ fn document() -> String {
 
 #[test]
 fn the_document_is_current() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
-    let expected = document();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &expected).unwrap();
-    }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "docs/commands.md is stale: UPDATE_DOCS=1 cargo test -p gen8 --test commands"
+    generated_docs::check(
+        "commands.md",
+        &document(),
+        "cargo test -p gen8 --test commands",
     );
 }

@@ -199,7 +199,8 @@ impl Guest {
         run: impl FnOnce(&mut Auditor<'_, WorkloadSite<'_>>) -> R,
     ) -> R {
         let source = self.source(host);
-        let mut site = WorkloadSite::new(&source);
+        let mut shadow = Shadow::default();
+        let mut site = WorkloadSite::new(&source, &mut shadow);
         run(&mut Auditor::new(self.engine, &mut site, source.limits))
     }
 

@@ -81,13 +81,7 @@ struct Report {
 /// # Errors
 /// When the host cannot be simulated, or a guest's driver gives up.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let report = measure(args)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", text(&report));
-    }
-    Ok(())
+    super::show(args.json, &measure(args)?, text)
 }
 
 fn measure(args: &Args) -> anyhow::Result<Report> {

@@ -102,13 +102,7 @@ const IDLE: u32 = 63;
 /// When the host cannot be simulated, or a guest does not get what it should
 /// or something else than it should.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let report = measure(args)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", text(&report));
-    }
-    Ok(())
+    super::show(args.json, &measure(args)?, text)
 }
 
 fn counts(args: &Args) -> &[u32] {

@@ -108,13 +108,7 @@ struct Report {
 /// # Errors
 /// When vgpud refuses a workload.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let report = measure(args)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", text(&report));
-    }
-    Ok(())
+    super::show(args.json, &measure(args)?, text)
 }
 
 fn measure(args: &Args) -> anyhow::Result<Report> {

@@ -53,7 +53,7 @@ fn verdict(dom0: &str, g1: &str, g2: &str) -> Verdict {
     };
     facts.add_guest("g1", Report::parse(g1));
     facts.add_guest("g2", Report::parse(g2));
-    judge(&facts, true)
+    judge(&facts, false)
 }
 
 #[test]
@@ -116,6 +116,14 @@ fn each_way_to_fall_short_is_named() {
         verdict(&dom0(good), &g1, &hung).failures,
         ["i915_errors: g2: [1.0] i915 0000:00:10.0: [drm] GPU HANG: ecode 8:1"]
     );
+}
+
+#[test]
+fn a_short_window_is_judged_by_what_it_can_tell() {
+    for (ratio, right) in [(3.6, true), (2.4, true), (3.9, false), (1.0, false)] {
+        let wrong = share_wrong(1.0, ratio, 3.0, SHORT_TOLERANCE);
+        assert_eq!(wrong.is_none(), right, "{wrong:?}");
+    }
 }
 
 #[test]

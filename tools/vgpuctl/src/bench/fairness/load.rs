@@ -97,9 +97,25 @@ pub struct Load {
 #[derive(Clone, Copy, Debug)]
 pub struct Bursts {
     pub batches: u32,
-    pub sleep: Duration,
-    /// How long it sleeps before the first: they are not to keep in step.
-    pub first: Duration,
+    /// How long it sleeps on average.
+    sleep: Duration,
+    /// Which guest.
+    number: u32,
+}
+
+impl Bursts {
+    /// How long it sleeps before burst `burst`: no time at all to twice the
+    /// average, unlike others and unlike before. Who shares an engine fairly ends
+    /// at the same time, and guests that slept alike would all sleep at once, with
+    /// nothing for the engine to do.
+    pub fn sleep(&self, burst: u32) -> Duration {
+        // The golden ratio's multiples lie evenly.
+        let mixed = burst
+            .wrapping_mul(0x9e37_79b9)
+            .wrapping_add(self.number.wrapping_mul(0x85eb_ca6b));
+        let part = f64::from(mixed) / f64::from(u32::MAX);
+        self.sleep.mul_f64(2.0 * part)
+    }
 }
 
 impl Load {
@@ -177,20 +193,20 @@ impl Plan {
     }
 
     /// Two milliseconds of work, then sleep, so that all together want the
-    /// engine twice; who is alone, and the one to compare with, does not sleep.
+    /// engine four times; who is alone, and the one to compare with, does not sleep.
     pub fn bursty(count: u32) -> Self {
         const BATCHES: u32 = 4;
         let one = Load::steady();
         let work = Duration::from_nanos(Piece::Fill(128).work_ns()) * BATCHES;
         let sleep = match count {
             1 => Duration::ZERO,
-            _ => (work * count / 2).saturating_sub(work).max(work / 2),
+            _ => (work * count / 4).saturating_sub(work).max(work / 4),
         };
         let load = |number| Load {
             bursts: (!sleep.is_zero()).then_some(Bursts {
                 batches: BATCHES,
                 sleep,
-                first: sleep * number / count,
+                number,
             }),
             ..one.clone()
         };

@@ -39,8 +39,9 @@ impl<'a> Worker<'a> {
     /// Works until there is to be no more, and everything is finished.
     pub fn work(&mut self, gate: &Gate) -> anyhow::Result<()> {
         let mut left = self.load.bursts.map(|b| b.batches);
+        let mut burst = 0;
         if let Some(bursts) = self.load.bursts {
-            gate.sleep(bursts.first);
+            gate.sleep(bursts.sleep(burst));
         }
         while gate.working() {
             for stream in 0..self.load.streams.len() {
@@ -50,7 +51,8 @@ impl<'a> Worker<'a> {
             }
             match self.load.bursts {
                 Some(bursts) if left == Some(0) && self.driver.idle() => {
-                    gate.sleep(bursts.sleep);
+                    burst += 1;
+                    gate.sleep(bursts.sleep(burst));
                     left = Some(bursts.batches);
                 }
                 _ => self.wait()?,
