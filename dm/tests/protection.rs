@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, MmioHole, Vcpu, place_bars};
 use gen8::{Engine, ring};
-use guest_memory::{Gfn, GuestMemory};
+use guest_memory::Gfn;
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, Event, Outcome, Request, SharedArea};
