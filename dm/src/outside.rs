@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vgpu_device::{Full, GpuPort, InterruptSink};
-use vgpu_ring::{AreaWords, EventBell, Producer, PushError, Request};
+use vgpu_ring::{AreaWords, EventBell, Producer, PushError, Request, TableChanges};
 use xen_glue::DeviceModel;
 
 /// Interrupts by device-model operations.
@@ -46,8 +46,12 @@ pub(crate) struct SubmitRing(Mutex<Submit>);
 
 struct Submit {
     ring: Producer<Request, AreaWords, EventBell>,
-    /// Something was not told, and vgpud does not know that yet.
-    missed: bool,
+    /// Where vgpud sees the number of changes.
+    published: TableChanges,
+    /// That number; what is published is never read back.
+    changes: u64,
+    /// Changes that were not told, and vgpud does not know that yet.
+    missed: u64,
     /// What must be told, whenever there is room.
     owed: VecDeque<Request>,
 }
@@ -67,9 +71,9 @@ impl Submit {
 
     /// Sends what had no room. Nothing overtakes it.
     fn settle(&mut self) -> Result<(), Full> {
-        if self.missed {
-            self.push(Request::WritesMissed)?;
-            self.missed = false;
+        if self.missed > 0 {
+            self.push(Request::WritesMissed { count: self.missed })?;
+            self.missed = 0;
         }
         while let Some(&request) = self.owed.front() {
             self.push(request)?;
@@ -80,10 +84,15 @@ impl Submit {
 }
 
 impl SubmitRing {
-    pub(crate) fn new(ring: Producer<Request, AreaWords, EventBell>) -> Self {
+    pub(crate) fn new(
+        ring: Producer<Request, AreaWords, EventBell>,
+        published: TableChanges,
+    ) -> Self {
         Self(Mutex::new(Submit {
             ring,
-            missed: false,
+            published,
+            changes: 0,
+            missed: 0,
             owed: VecDeque::new(),
         }))
     }
@@ -92,12 +101,21 @@ impl SubmitRing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says that a protected frame is about to change, or the protection of
+    /// some. From here until it is told, vgpud relies on none. Followed by one
+    /// message that is counted, sent or owed, or one [`Self::tell`].
+    pub(crate) fn announce(&self) {
+        let mut submit = self.lock();
+        submit.changes = submit.changes.wrapping_add(1);
+        submit.published.store(submit.changes);
+    }
+
     /// Tells of a write. Without room vgpud hears that it missed something,
     /// before anything else.
     pub(crate) fn tell(&self, request: Request) {
         let mut submit = self.lock();
         if submit.settle().is_err() || submit.push(request).is_err() {
-            submit.missed = true;
+            submit.missed = submit.missed.saturating_add(1);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Guest frames whose writes vgpud wants to hear of: its page tables.
 //!
-//! Xen makes a write to such a frame a request, and we do it. So that two
-//! vCPUs' writes to one entry are told in the order in which they were done, a
-//! write is done and told under one lock. A vCPU goes on after that, so what
-//! it submits next, or any vCPU it tells, comes behind on the ring.
+//! Xen makes a write to such a frame a request, and we do it: announce it, do
+//! it, tell of it, and only then let the vCPU go on. Whoever sees what was
+//! written, or anything that the vCPU did after it, sees the announcement too,
+//! so vgpud knows when it has not been told everything yet.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,6 +45,7 @@ pub struct ProtectionState {
 
 #[derive(Default)]
 struct State {
+    /// Xen grants it.
     offered: bool,
     frames: HashSet<u64>,
     refusals: u32,
@@ -67,21 +68,34 @@ impl Protection {
         ring: Arc<SubmitRing>,
         memory: Arc<dyn GuestMemory>,
     ) -> Self {
-        let mut state = State::default();
-        match server.claim_write_protection() {
-            Ok(()) => {
-                state.offered = true;
-                ring.owe(Request::Protection { offered: true });
-            }
-            Err(e) => log::info!("page tables are compared, not protected: {e}"),
-        }
-        Self {
+        let this = Self {
             dm: server.device_model().clone(),
             server,
             ring,
             memory,
-            state: Mutex::new(state),
+            state: Mutex::default(),
+        };
+        if this.claim_again(&mut this.lock()) {
+            this.say(true);
         }
+        this
+    }
+
+    /// Claims it unless it is claimed; says whether it is.
+    fn claim_again(&self, state: &mut State) -> bool {
+        if !state.offered {
+            match self.server.claim_write_protection() {
+                Ok(()) => state.offered = true,
+                Err(e) => log::info!("page tables are compared, not protected: {e}"),
+            }
+        }
+        state.offered
+    }
+
+    /// Says that no frame is protected, and whether some can be.
+    fn say(&self, offered: bool) {
+        self.ring.announce();
+        self.ring.owe(Request::Protection { offered });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -157,15 +171,21 @@ impl Protection {
         Outcome::Ended
     }
 
+    /// Lets frames be protected again that [`Self::end`] let go of, and those
+    /// that Xen refused.
+    pub(crate) fn begin_again(&self) {
+        let state = &mut *self.lock();
+        state.refusals = 0;
+        if !state.offered && self.claim_again(state) {
+            self.say(true);
+        }
+    }
+
     /// Xen does not protect frames any more.
     fn give_up(&self, state: &mut State, why: &DeviceModelError) {
-        // First told, then done: what is written in between is told for
-        // nothing.
-        let told = self.ring.send(Request::Protection { offered: false });
-        if told.is_ok() {
-            log::warn!("page tables are compared from now on, not protected: {why}");
-            self.release(state);
-        }
+        log::warn!("page tables are compared from now on, not protected: {why}");
+        self.say(false);
+        self.release(state);
     }
 
     fn release(&self, state: &mut State) {
@@ -177,12 +197,30 @@ impl Protection {
         }
     }
 
-    /// Makes every frame plain RAM. Requests must still be answered: a vCPU
-    /// may wait with a write.
+    /// Frames left the guest, and others may be in their places, which nobody
+    /// protected: none is, until vgpud asks again.
+    pub(crate) fn frames_left(&self) {
+        let state = &mut *self.lock();
+        if state.frames.is_empty() {
+            return;
+        }
+        self.ring.announce();
+        for gfn in std::mem::take(&mut state.frames) {
+            // Xen refuses those that are gone.
+            if let Err(e) = self.set_type(gfn, MemType::Ram) {
+                log::trace!("{e}");
+            }
+        }
+        self.ring.owe(Request::Protection { offered: true });
+    }
+
+    /// Makes every frame plain RAM, and protects none until
+    /// [`Self::begin_again`]. Requests must still be answered: a vCPU may wait
+    /// with a write.
     pub(crate) fn end(&self) {
         let state = &mut *self.lock();
         if state.offered {
-            self.ring.owe(Request::Protection { offered: false });
+            self.say(false);
             self.release(state);
         }
     }
@@ -200,25 +238,23 @@ impl Protection {
         since_ns: u32,
     ) -> Result<(), MemoryError> {
         let state = &mut *self.lock();
-        self.memory.write(gpa, data)?;
         let gfn = Gfn::containing(gpa).0;
-        if !state.frames.contains(&gfn) {
-            return Ok(());
+        if data.is_empty() || !state.frames.contains(&gfn) {
+            return self.memory.write(gpa, data);
         }
+        self.ring.announce();
+        let written = self.memory.write(gpa, data);
         state.seen.writes += 1;
-        if !like_entries(gpa, data) && self.let_go(state, gfn) {
-            return Ok(());
-        }
-        self.ring.tell(match told(data) {
-            Some((size, value)) => Request::TableWrite {
+        if like_entries(gpa, data) || !self.let_go(state, gfn) {
+            // Inside a page.
+            let size = u16::try_from(data.len()).unwrap_or(4096);
+            self.ring.tell(Request::TableWrite {
                 gpa,
                 size,
-                value,
                 since_ns,
-            },
-            None => Request::TableChanged { gfn },
-        });
-        Ok(())
+            });
+        }
+        written
     }
 
     /// A page that is used for something else is let go of before its vCPU
@@ -245,17 +281,6 @@ fn like_entries(gpa: u64, data: &[u8]) -> bool {
         && entries
             .iter()
             .all(|e| u64::from_le_bytes(*e) & ABOVE_BUS == 0)
-}
-
-/// What one message can tell of a write.
-fn told(data: &[u8]) -> Option<(u8, u64)> {
-    let size = u8::try_from(data.len()).ok()?;
-    if !matches!(size, 1 | 2 | 4 | 8) {
-        return None;
-    }
-    let mut value = [0; 8];
-    value[..data.len()].copy_from_slice(data);
-    Some((size, u64::from_le_bytes(value)))
 }
 
 /// What the device writes reaches protected frames too: a guest can put its
@@ -321,15 +346,5 @@ mod tests {
             0x1000,
             &0xffff_8880_1234_5678_u64.to_le_bytes()
         ));
-    }
-
-    #[test]
-    fn a_message_tells_what_a_vcpu_writes_at_once() {
-        assert_eq!(told(&[1, 2]), Some((2, 0x201)));
-        assert_eq!(told(&[0xff; 8]), Some((8, u64::MAX)));
-        assert_eq!(
-            (told(&[0; 3]), told(&[0; 16]), told(&[])),
-            (None, None, None)
-        );
     }
 }

@@ -176,6 +176,7 @@ impl Server {
             requests,
             events,
             ggtt,
+            changes,
         } = end;
         let privcmd = hypervisor.open_privcmd()?;
         // A guest that takes this process over reaches no other domain.
@@ -199,7 +200,7 @@ impl Server {
         let windows = Arc::new(Windows::new(Arc::clone(&server), moving));
         let cache = ForeignMemoryConfig::default();
         let memory = Arc::new(ForeignMemory::new(privcmd, config.domid, cache));
-        let submit = Arc::new(SubmitRing::new(requests));
+        let submit = Arc::new(SubmitRing::new(requests, changes));
         let (ours, ring) = (Arc::clone(&server), Arc::clone(&submit));
         let protection = Arc::new(Protection::claim(ours, ring, memory.clone()));
         let interrupts = Arc::new(Interrupts {
@@ -323,6 +324,18 @@ impl Server {
     #[must_use]
     pub fn protection(&self) -> ProtectionState {
         self.protection.state()
+    }
+
+    /// Lets go of the guest's protected frames and protects none until
+    /// [`Self::allow_protection`]. Xen cannot log the guest's writes, as a
+    /// migration has it do, while one is protected.
+    pub fn hold_protection(&self) {
+        self.protection.end();
+    }
+
+    /// Lets frames be protected again, where Xen does that.
+    pub fn allow_protection(&self) {
+        self.protection.begin_again();
     }
 
     /// The device and this server, for people and tools.

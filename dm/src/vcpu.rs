@@ -133,6 +133,7 @@ impl VcpuLoop {
         };
         let data = execute(request, &mut access, &*self.protection);
         if request.kind == IoKind::Invalidate {
+            self.protection.frames_left();
             self.device.memory_changed();
         }
         self.counts.requests.fetch_add(1, Ordering::Relaxed);

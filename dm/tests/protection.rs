@@ -66,7 +66,7 @@ impl Guest {
             ..DomainConfig::default()
         };
         let mut guest = Self::new(domain, AreaConfig::default());
-        assert_eq!(guest.next(), Request::Protection { offered: true });
+        assert_eq!(guest.next(), offer(true));
         guest
     }
 
@@ -112,14 +112,16 @@ impl Guest {
         self.domain.ram().read_u64(AT + index * 8).unwrap()
     }
 
-    fn table_write(&mut self) -> (u64, u8, u64) {
+    fn table_write(&mut self) -> (u64, u16) {
         match self.next() {
-            Request::TableWrite {
-                gpa, size, value, ..
-            } => (gpa, size, value),
+            Request::TableWrite { gpa, size, .. } => (gpa, size),
             other => panic!("{other:?} instead of a write"),
         }
     }
+}
+
+const fn offer(offered: bool) -> Request {
+    Request::Protection { offered }
 }
 
 fn answer(gfn: u64, serial: u32, outcome: Outcome) -> Request {
@@ -140,7 +142,7 @@ fn writes_are_done_and_told_until_they_need_not_be() {
     assert_eq!(guest.vcpus[0].mmio_read(AT, 8), Ok(0x1003));
     assert_eq!(guest.server.statistics().requests, before);
     guest.write(AT + 8, 8, 0x2003);
-    assert_eq!(guest.table_write(), (AT + 8, 8, 0x2003));
+    assert_eq!(guest.table_write(), (AT + 8, 8));
     assert_eq!((guest.entry(0), guest.entry(1)), (0x1003, 0x2003));
     assert_eq!(guest.server.protection().writes, 1);
     let gfn = TABLE;
@@ -160,15 +162,15 @@ fn string_instructions_and_vectors_arrive_whole() {
         .rep_stos(AT + 8 * 8, 8, 4, 0x7003, false)
         .unwrap();
     for i in 8..12 {
-        assert_eq!(guest.table_write(), (AT + i * 8, 8, 0x7003));
+        assert_eq!(guest.table_write(), (AT + i * 8, 8));
     }
     let bytes: Vec<u8> = [0x4003_u64, 0x5003]
         .into_iter()
         .flat_map(u64::to_le_bytes)
         .collect();
     guest.vcpus[0].store_bytes(AT + 504 * 8, &bytes).unwrap();
-    assert_eq!(guest.table_write(), (AT + 504 * 8, 8, 0x4003));
-    assert_eq!(guest.table_write(), (AT + 505 * 8, 8, 0x5003));
+    assert_eq!(guest.table_write(), (AT + 504 * 8, 8));
+    assert_eq!(guest.table_write(), (AT + 505 * 8, 8));
     // From one place of it to another, which overlap.
     guest.vcpus[0]
         .rep_movs(AT + 8 * 8, AT + 9 * 8, 8, 3, true)
@@ -209,7 +211,8 @@ fn what_the_device_writes_is_told_too() {
     guest.write(guest.registers + (8 << 20), 8, AT | 1);
     guest.protected();
     guest.write(guest.aperture + 24, 8, 0x6003);
-    assert_eq!(guest.table_write(), (AT + 24, 8, 0x6003));
+    assert_eq!(guest.table_write(), (AT + 24, 8));
+    assert_eq!(guest.entry(3), 0x6003);
     let page: Vec<u8> = (0..512_u64)
         .flat_map(|i| (i << 12 | 3).to_le_bytes())
         .collect();
@@ -217,7 +220,7 @@ fn what_the_device_writes_is_told_too() {
     guest.vcpus[0]
         .rep_movs(0x10_0000, guest.aperture, 8, 512, false)
         .unwrap();
-    assert_eq!(guest.next(), Request::TableChanged { gfn: TABLE });
+    assert_eq!(guest.table_write(), (AT, 4096));
     assert_eq!(guest.entry(511), 511 << 12 | 3);
 }
 
@@ -231,7 +234,7 @@ fn a_write_is_told_before_what_another_vcpu_submits_after_it() {
         for dword in [0, 0, 1 << 5, 0x1019] {
             guest.vcpus[1].mmio_write(port, 4, dword).unwrap();
         }
-        assert_eq!(guest.table_write(), (AT + i * 8, 8, i << 12 | 3));
+        assert_eq!(guest.table_write(), (AT + i * 8, 8));
         let Request::Submit { engine, seq, .. } = guest.next() else {
             panic!("no submission");
         };
@@ -249,24 +252,35 @@ fn a_write_is_told_before_what_another_vcpu_submits_after_it() {
 }
 
 #[test]
-fn two_vcpus_writes_to_an_entry_are_told_in_order() {
+fn what_two_vcpus_write_is_announced_before_anyone_can_see_it() {
     let mut guest = Guest::start();
     guest.protected();
+    let mut told = guest.vgpud.changes.load();
     let writers: Vec<_> = (0..2_u64)
         .map(|n| {
             let vcpu = guest.domain.vcpu(u32::try_from(n).unwrap()).unwrap();
             std::thread::spawn(move || {
-                for i in 0..200 {
-                    vcpu.mmio_write(AT, 8, (i * 2 + n) << 12 | 3).unwrap();
+                for i in 1..201 {
+                    vcpu.mmio_write(AT + n * 8, 8, i << 12 | 3).unwrap();
                 }
             })
         })
         .collect();
+    // Each entry is the number of writes to it.
+    let start = told;
+    while told < start + 400 {
+        let written = (guest.entry(0) >> 12) + (guest.entry(1) >> 12);
+        told = guest.vgpud.changes.load();
+        assert!(written <= told - start, "{written} {told}");
+    }
     for writer in writers {
         writer.join().unwrap();
     }
-    let last = (0..400).map(|_| guest.table_write().2).last().unwrap();
-    assert_eq!(guest.entry(0), last);
+    for _ in 0..400 {
+        assert_eq!(guest.table_write().1, 8);
+    }
+    guest.silent();
+    assert_eq!(guest.vgpud.changes.load(), start + 400);
 }
 
 #[test]
@@ -276,17 +290,19 @@ fn without_room_vgpud_hears_that_it_missed_something() {
         complete_slots: 8,
     };
     let mut guest = Guest::new(DomainConfig::default(), rings);
-    assert_eq!(guest.next(), Request::Protection { offered: true });
+    assert_eq!(guest.next(), offer(true));
     guest.protected();
     for i in 0..5 {
         guest.write(AT + i * 8, 8, i << 12 | 3);
     }
-    assert_eq!(guest.table_write(), (AT, 8, 3));
-    assert_eq!(guest.table_write(), (AT + 8, 8, 0x1003));
+    assert_eq!(guest.table_write(), (AT, 8));
+    assert_eq!(guest.table_write(), (AT + 8, 8));
     assert_eq!(guest.entry(4), 0x4003);
     guest.write(AT + 40, 8, 0x5003);
-    assert_eq!(guest.next(), Request::WritesMissed);
-    assert_eq!(guest.table_write(), (AT + 40, 8, 0x5003));
+    assert_eq!(guest.next(), Request::WritesMissed { count: 3 });
+    assert_eq!(guest.table_write(), (AT + 40, 8));
+    // With the offer there are as many as were announced.
+    assert_eq!(guest.vgpud.changes.load(), 1 + 6);
 }
 
 #[test]
@@ -296,7 +312,7 @@ fn answers_wait_for_room() {
         complete_slots: 64,
     };
     let mut guest = Guest::new(DomainConfig::default(), rings);
-    assert_eq!(guest.next(), Request::Protection { offered: true });
+    assert_eq!(guest.next(), offer(true));
     for gfn in 0..40 {
         let order = Event::Protect { gfn, serial: 7 };
         guest.vgpud.events.push(order).unwrap();
@@ -326,11 +342,44 @@ fn where_xen_does_not_protect_nothing_is_offered_or_it_is_withdrawn() {
         serial: 15,
     };
     guest.vgpud.events.push(order).unwrap();
-    assert_eq!(guest.next(), Request::Protection { offered: false });
+    assert_eq!(guest.next(), offer(false));
     assert_eq!(guest.next(), answer(TABLE, 15, Outcome::Refused));
     // Also when it could be done again: once is said, once is done.
     guest.domain.disable_log_dirty();
     assert_eq!(guest.protect(TABLE, 16), Outcome::Refused);
+}
+
+#[test]
+fn protection_can_be_held_back() {
+    let mut guest = Guest::start();
+    guest.protected();
+    let told = guest.vgpud.changes.load();
+    guest.server.hold_protection();
+    assert_eq!(guest.next(), offer(false));
+    assert_eq!(guest.domain.frame(Gfn(TABLE)), FrameKind::Ram);
+    guest.server.hold_protection();
+    // As a migration does now.
+    assert_eq!(guest.domain.enable_log_dirty(), Ok(()));
+    assert_eq!(guest.protect(TABLE, 2), Outcome::Refused);
+    guest.write(AT, 8, 0x1003);
+    guest.domain.disable_log_dirty();
+    guest.server.allow_protection();
+    assert_eq!(guest.next(), offer(true));
+    guest.server.allow_protection();
+    guest.protected();
+    guest.write(AT, 8, 0x2003);
+    assert_eq!(guest.table_write(), (AT, 8));
+    assert_eq!(guest.vgpud.changes.load(), told + 3);
+
+    let without = DomainConfig {
+        hap: false,
+        ..DomainConfig::default()
+    };
+    let mut guest = Guest::new(without, AreaConfig::default());
+    guest.server.hold_protection();
+    guest.server.allow_protection();
+    guest.silent();
+    assert_eq!(guest.vgpud.changes.load(), 0);
 }
 
 #[test]
@@ -339,14 +388,17 @@ fn a_frame_the_guest_gives_back_is_no_trouble() {
     guest.protected();
     let gone = [Gfn(TABLE)];
     guest.vcpus[0].decrease_reservation(&gone).unwrap().unwrap();
+    // What comes in its place is not protected, and nor is anything.
+    assert_eq!(guest.next(), offer(true));
     assert_eq!(guest.next(), Request::InvalidateMemory);
+    assert_eq!(guest.server.protection().frames, 0);
     guest.vcpus[0].populate(&gone).unwrap().unwrap();
     let gfn = TABLE;
     guest.vgpud.events.push(Event::Unprotect { gfn }).unwrap();
     assert_eq!(guest.next(), answer(TABLE, 0, Outcome::Ended));
     assert_eq!(guest.protect(TABLE, 2), Outcome::Done);
     guest.write(AT, 8, 3);
-    assert_eq!(guest.table_write(), (AT, 8, 3));
+    assert_eq!(guest.table_write(), (AT, 8));
 }
 
 #[test]

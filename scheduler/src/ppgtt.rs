@@ -7,9 +7,9 @@
 //! translated. Children are found from the copy, so a guest that changes a
 //! table meanwhile changes nothing we decided.
 //!
-//! A page that the device model has write-protected need not be compared:
-//! it tells of each write, before any submission that can depend on it. See
-//! docs/shadow-tables.md for the order of things in each mode.
+//! A page that the device model has write-protected need not be compared
+//! while everything it announced has been told. See docs/shadow-tables.md for
+//! the order of things in each mode.
 //!
 //! A table is freed only while no workload of its vGPU is at the GPU: until
 //! then the GPU may still hold a cached way to it.
@@ -17,11 +17,12 @@
 mod compare;
 mod entry;
 mod tables;
+mod told;
 mod tracking;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use gen8::pte::Level;
@@ -30,6 +31,7 @@ use guest_memory::Gfn;
 use crate::dma::{GuestMap, HostPages, OutOfPages};
 use crate::sync::lock;
 use tables::{Root, Tables};
+pub use told::Changes;
 pub use tracking::{Costs, Ledger, ShadowMode, UnknownMode};
 pub use watch::Order;
 use watch::Orders;
@@ -79,6 +81,13 @@ pub enum ShadowError {
         /// The limit.
         max: usize,
     },
+    /// A table that the host cannot map now: it is paged out and did not come
+    /// back in time, say.
+    #[error("the page table at {gfn} cannot be read: the host cannot map it now")]
+    Away {
+        /// Where the guest has it.
+        gfn: Gfn,
+    },
     /// No memory for a shadow.
     #[error(transparent)]
     OutOfPages(#[from] OutOfPages),
@@ -96,6 +105,9 @@ pub struct TableCounts {
     /// Table pages that a submission reached and that were not compared:
     /// each of their writes had been told.
     pub spared: u64,
+    /// Table pages compared though they are protected: something announced
+    /// had not been told.
+    pub doubted: u64,
     /// Writes told.
     pub traps: u64,
     /// Table pages that the device model was asked to protect.
@@ -119,6 +131,7 @@ pub struct ShadowTables {
     limits: TableLimits,
     config: ShadowConfig,
     inner: Mutex<Tables>,
+    changes: OnceLock<Changes>,
     /// Roots whose pins were dropped and are not yet counted. Pins are
     /// dropped on the interrupt thread, which must not wait for a guest's
     /// tables to be compared.
@@ -153,10 +166,13 @@ impl ShadowTables {
                 pass: 0,
                 pins: 0,
                 misses: 0,
+                heard: 0,
+                behind: true,
                 orders: Orders::new(limits.max),
                 costs: config.costs,
                 counts: TableCounts::default(),
             }),
+            changes: OnceLock::new(),
             dropped: Mutex::default(),
         })
     }
@@ -172,7 +188,8 @@ impl ShadowTables {
     }
 
     /// Brings the shadow of the tables under `root` up to date and keeps it
-    /// until the pin is dropped.
+    /// until the pin is dropped. What says that there is something to run, the
+    /// ring's tail, was read before.
     ///
     /// # Errors
     /// [`ShadowError`]; the guest's other roots stay as they are.
@@ -183,6 +200,7 @@ impl ShadowTables {
         }
         inner.pass += 1;
         inner.misses = 0;
+        inner.behind = self.behind(&inner);
         let before = (inner.counts.compared, inner.counts.translated);
         let start = Instant::now();
         let synced = self.sync(&mut inner, root, Level::Pml4);

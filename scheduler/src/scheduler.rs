@@ -9,7 +9,7 @@ use gen8::Engine;
 use gpu_bus::Gpu;
 use guest_memory::GuestMemory;
 use vgpu_config::Share;
-use vgpu_ring::Request;
+use vgpu_ring::{Request, TableChanges};
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
@@ -274,6 +274,12 @@ impl Handle {
     /// now on.
     pub fn set_share(&self, share: Share) {
         self.vgpu.set_share(share);
+    }
+
+    /// Where the device model counts changes of protected page tables. To be
+    /// given before its first request; without it none is relied on.
+    pub fn count_changes(&self, changes: TableChanges) {
+        self.vgpu.count_changes(changes);
     }
 
     /// What the vGPU did on each engine so far.

@@ -136,15 +136,13 @@ impl Vgpu {
             Request::InvalidateMemory => {
                 self.map.invalidate();
                 self.tables.frames_changed();
-                self.give_orders();
             }
             Request::Ping { token } => self.push(Event::Pong { token }),
             Request::Protection { .. }
             | Request::Protected { .. }
             | Request::TableWrite { .. }
-            | Request::TableChanged { .. }
             | Request::TableReleased { .. }
-            | Request::WritesMissed => self.tracked(request),
+            | Request::WritesMissed { .. } => self.tracked(request),
         }
         self.usable()
     }

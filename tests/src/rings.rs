@@ -228,8 +228,7 @@ impl HostileRing {
             6 => Request::DestroyPageTable { root: b.value() },
             7 => Request::TableWrite {
                 gpa: b.value(),
-                size: b.u8() % 10,
-                value: b.value(),
+                size: b.u16() % 4100,
                 since_ns: b.value_u32(),
             },
             8 => Request::Protected {
@@ -238,11 +237,8 @@ impl HostileRing {
                 outcome: b.pick(&Outcome::ALL),
             },
             9 => Request::Protection { offered: b.flag() },
-            10 => match b.u8() % 3 {
-                0 => Request::TableChanged { gfn: b.value() },
-                1 => Request::TableReleased { gfn: b.value() },
-                _ => Request::WritesMissed,
-            },
+            10 if b.flag() => Request::TableReleased { gfn: b.value() },
+            10 => Request::WritesMissed { count: b.u64() },
             _ => Request::Ping { token: b.u64() },
         }
     }

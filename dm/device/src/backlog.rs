@@ -101,9 +101,8 @@ impl Backlog {
             Request::Protection { .. }
             | Request::Protected { .. }
             | Request::TableWrite { .. }
-            | Request::TableChanged { .. }
             | Request::TableReleased { .. }
-            | Request::WritesMissed => return,
+            | Request::WritesMissed { .. } => return,
             Request::Ping { .. } => {
                 self.requests.retain(|r| !matches!(r, Request::Ping { .. }));
             }

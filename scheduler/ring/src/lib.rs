@@ -31,6 +31,7 @@
 
 mod area;
 mod bell;
+mod changes;
 mod consumer;
 mod error;
 mod ggtt;
@@ -42,6 +43,7 @@ mod words;
 
 pub use area::{AreaConfig, AreaError, Bells, DaemonEnd, DeviceBells, DeviceEnd, SharedArea};
 pub use bell::EventBell;
+pub use changes::TableChanges;
 pub use consumer::{Consumer, DEFAULT_SPIN, Wake};
 pub use error::{PushError, RingError};
 pub use ggtt::GgttTable;

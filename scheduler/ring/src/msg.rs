@@ -80,8 +80,8 @@ pub enum Request {
         token: u64,
     },
     /// The device model can protect frames from now on, or cannot any more.
-    /// Until the first of these it cannot. When it cannot, no frame is
-    /// protected, and it says so before it lets go of those that are.
+    /// Until the first of these it cannot. Either way no frame is protected
+    /// now. One of the [`TableChanges`](crate::TableChanges).
     Protection {
         /// Whether it can.
         offered: bool,
@@ -96,33 +96,29 @@ pub enum Request {
         /// What became of it.
         outcome: Outcome,
     },
-    /// A vCPU wrote to a protected frame, and the write was done. This goes
-    /// before any submission that can depend on it.
+    /// A protected frame was written. What is there now is for vgpud to read:
+    /// it may have been written again. One of the
+    /// [`TableChanges`](crate::TableChanges).
     TableWrite {
         /// Guest-physical address; the write ends in the same frame.
         gpa: u64,
-        /// Bytes: 1, 2, 4 or 8.
-        size: u8,
-        /// What was written, in the low `size` bytes.
-        value: u64,
+        /// Bytes, 1 to 4096.
+        size: u16,
         /// Nanoseconds from the vCPU's write before this one, if that was to
         /// a protected frame too and nothing came between; else 0.
         since_ns: u32,
     },
-    /// A protected frame changed in a way that [`Request::TableWrite`] does
-    /// not tell.
-    TableChanged {
-        /// Number of the frame.
-        gfn: u64,
-    },
     /// A protected frame was written as tables are not, so it is no longer
-    /// protected.
+    /// protected. One of the [`TableChanges`](crate::TableChanges).
     TableReleased {
         /// Number of the frame.
         gfn: u64,
     },
     /// Writes to protected frames were not told: there was no room.
-    WritesMissed,
+    WritesMissed {
+        /// How many, each one of the [`TableChanges`](crate::TableChanges).
+        count: u64,
+    },
 }
 
 /// What became of an order to protect a frame, or not to.
@@ -249,9 +245,8 @@ const INVALIDATE_MEMORY: u8 = 7;
 const PROTECTION: u8 = 8;
 const PROTECTED: u8 = 9;
 const TABLE_WRITE: u8 = 10;
-const TABLE_CHANGED: u8 = 11;
-const TABLE_RELEASED: u8 = 12;
-const WRITES_MISSED: u8 = 13;
+const TABLE_RELEASED: u8 = 11;
+const WRITES_MISSED: u8 = 12;
 
 const CONTEXT_DONE: u8 = 0x81;
 const INTERRUPT: u8 = 0x82;
@@ -320,13 +315,24 @@ fn frame(value: u64) -> Result<u64, DecodeError> {
     })
 }
 
-fn table_write(slot: Slot, size: u8, since_ns: u32) -> Result<Request, DecodeError> {
-    let gpa = slot[1];
-    if !matches!(size, 1 | 2 | 4 | 8) {
+/// A field of either value.
+fn flag(field: &'static str, value: u8) -> Result<bool, DecodeError> {
+    if value < 2 {
+        return Ok(value == 1);
+    }
+    Err(DecodeError {
+        field,
+        value: value.into(),
+        allowed: "0 or 1",
+    })
+}
+
+fn table_write(gpa: u64, size: u16, since_ns: u32) -> Result<Request, DecodeError> {
+    if !(1..=4096).contains(&size) {
         return Err(DecodeError {
             field: "size of a write",
             value: size.into(),
-            allowed: "1, 2, 4 and 8",
+            allowed: "1 to 4096",
         });
     }
     if (gpa & 0xfff) + u64::from(size) > 0x1000 {
@@ -339,7 +345,6 @@ fn table_write(slot: Slot, size: u8, since_ns: u32) -> Result<Request, DecodeErr
     Ok(Request::TableWrite {
         gpa,
         size,
-        value: slot[2],
         since_ns,
     })
 }
@@ -367,17 +372,18 @@ impl Message for Request {
             Self::TableWrite {
                 gpa,
                 size,
-                value,
                 since_ns,
-            } => [head(TABLE_WRITE, size, 0, 0, since_ns), gpa, value, 0],
-            Self::TableChanged { gfn } => [head(TABLE_CHANGED, 0, 0, 0, 0), gfn, 0, 0],
+            } => {
+                let [low, high] = size.to_le_bytes();
+                [head(TABLE_WRITE, low, high, 0, since_ns), gpa, 0, 0]
+            }
             Self::TableReleased { gfn } => [head(TABLE_RELEASED, 0, 0, 0, 0), gfn, 0, 0],
-            Self::WritesMissed => [head(WRITES_MISSED, 0, 0, 0, 0), 0, 0, 0],
+            Self::WritesMissed { count } => [head(WRITES_MISSED, 0, 0, 0, 0), count, 0, 0],
         }
     }
 
     fn decode(slot: Slot) -> Result<Self, DecodeError> {
-        let [kind, a, _, _, d @ ..] = slot[0].to_le_bytes();
+        let [kind, a, b, _, d @ ..] = slot[0].to_le_bytes();
         Ok(match kind {
             SUBMIT => Self::Submit {
                 engine: engine(a)?,
@@ -409,16 +415,7 @@ impl Message for Request {
             INVALIDATE_MEMORY => Self::InvalidateMemory,
             PING => Self::Ping { token: slot[1] },
             PROTECTION => Self::Protection {
-                offered: match a {
-                    0 | 1 => a == 1,
-                    _ => {
-                        return Err(DecodeError {
-                            field: "offer of protection",
-                            value: a.into(),
-                            allowed: "0 or 1",
-                        });
-                    }
-                },
+                offered: flag("offer of protection", a)?,
             },
             PROTECTED => Self::Protected {
                 gfn: frame(slot[1])?,
@@ -432,19 +429,16 @@ impl Message for Request {
                         allowed: "1 to 3",
                     })?,
             },
-            TABLE_WRITE => table_write(slot, a, u32::from_le_bytes(d))?,
-            TABLE_CHANGED => Self::TableChanged {
-                gfn: frame(slot[1])?,
-            },
+            TABLE_WRITE => table_write(slot[1], u16::from_le_bytes([a, b]), u32::from_le_bytes(d))?,
             TABLE_RELEASED => Self::TableReleased {
                 gfn: frame(slot[1])?,
             },
-            WRITES_MISSED => Self::WritesMissed,
+            WRITES_MISSED => Self::WritesMissed { count: slot[1] },
             other => {
                 return Err(DecodeError {
                     field: "kind of request",
                     value: other.into(),
-                    allowed: "1 to 13",
+                    allowed: "1 to 12",
                 });
             }
         })
@@ -561,12 +555,15 @@ mod tests {
             Request::TableWrite {
                 gpa: 0x1234_5ff8,
                 size: 8,
-                value: u64::MAX,
                 since_ns: 5000,
             },
-            Request::TableChanged { gfn: 0x1_2345 },
+            Request::TableWrite {
+                gpa: 0x1234_5000,
+                size: 4096,
+                since_ns: 0,
+            },
             Request::TableReleased { gfn: 0x1_2345 },
-            Request::WritesMissed,
+            Request::WritesMissed { count: u64::MAX },
         ];
         for r in requests {
             assert_eq!(Request::decode(r.encode()), Ok(r));
@@ -655,17 +652,17 @@ mod tests {
             bad([head(WRITE_REGISTER, 0, 0, 0, 4), 1 << 32, 0, 0]),
             "register value"
         );
-        for (size, gpa, field) in [
-            (0, 0, "size of a write"),
-            (3, 0, "size of a write"),
-            (16, 0, "size of a write"),
-            (8, 0x1ff9, "address of a write"),
-            (2, u64::MAX, "address of a write"),
+        for (low, high, gpa, field) in [
+            (0, 0, 0, "size of a write"),
+            (1, 16, 0, "size of a write"),
+            (8, 0, 0x1ff9, "address of a write"),
+            (2, 0, u64::MAX, "address of a write"),
+            (0, 16, 1, "address of a write"),
         ] {
-            assert_eq!(bad([head(TABLE_WRITE, size, 0, 0, 0), gpa, 0, 0]), field);
+            assert_eq!(bad([head(TABLE_WRITE, low, high, 0, 0), gpa, 0, 0]), field);
         }
         assert_eq!(
-            bad([head(TABLE_CHANGED, 0, 0, 0, 0), 1 << 52, 0, 0]),
+            bad([head(TABLE_RELEASED, 0, 0, 0, 0), 1 << 52, 0, 0]),
             "frame"
         );
         assert_eq!(

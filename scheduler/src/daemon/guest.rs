@@ -78,6 +78,7 @@ impl Guest {
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let vgpu = platform.add_vgpu(domid, claim.spec().share, ours.ggtt, Box::new(sink))?;
+        vgpu.count_changes(ours.changes);
         let signals = Signals {
             broke: EventBell::new()?,
             stop: EventBell::new()?,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use vgpu_config::Share;
 use vgpu_control::{EngineSample, LaneSample, TracePage};
-use vgpu_ring::{GgttTable, Request};
+use vgpu_ring::{GgttTable, Request, TableChanges};
 use vgpu_sched::events::EventSink;
 use vgpu_sched::kept::Uuid;
 
@@ -25,6 +25,10 @@ pub trait Vgpu: Send + Sync {
     /// # Errors
     /// Why it is of no more use.
     fn usable(&self) -> Result<(), String>;
+
+    /// Where the device model counts changes of protected page tables. Given
+    /// before the first request.
+    fn count_changes(&self, changes: TableChanges);
 
     /// Where the guest's page table lies while BAR0 has no address, if it is
     /// RAM of the guest. Else it is the one the vGPU was added with.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::Share;
 use vgpu_control::{EngineSample, LaneSample, TracePage};
-use vgpu_ring::{GgttTable, Request};
+use vgpu_ring::{GgttTable, Request, TableChanges};
 use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
@@ -133,6 +133,10 @@ impl Vgpu for Scheduled {
 
     fn usable(&self) -> Result<(), String> {
         self.handle.usable().map_err(|e| e.to_string())
+    }
+
+    fn count_changes(&self, changes: TableChanges) {
+        self.handle.count_changes(changes);
     }
 
     fn table_gfn(&self) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! Bringing shadows up to date.
 
 use gen8::pte::{ENTRIES, Level};
-use guest_memory::{Gfn, PAGE_SIZE};
+use guest_memory::{Gfn, MemoryError, PAGE_SIZE};
 
 use super::entry::Entry;
 use super::tables::{Id, Tables};
@@ -58,14 +58,16 @@ impl ShadowTables {
         }
         let first = table.checked == 0;
         table.checked = pass;
-        if table.watch.is_current() {
+        let relied_on = table.watch.is_current();
+        if relied_on && !inner.behind {
             inner.counts.spared += 1;
             self.resolve(inner, id)?;
-            self.visited(inner, id, 0);
+            self.visited(inner, id, None);
         } else {
             let changed = self.compare(inner, id)?;
+            inner.counts.doubted += u64::from(relied_on);
             // What it held before it was a table was not written to one.
-            self.visited(inner, id, if first { 0 } else { changed });
+            self.visited(inner, id, Some(if first { 0 } else { changed }));
         }
         self.descend(inner, id)
     }
@@ -77,7 +79,7 @@ impl ShadowTables {
         let Some(table) = inner.table(id) else {
             return Ok(0);
         };
-        let new = self.read(table.key.0);
+        let new = self.read(table.key.0)?;
         let places: Vec<usize> = differences(&table.copy, &new).collect();
         inner.counts.compared += 1;
         let mut changed = 0;
@@ -130,18 +132,25 @@ impl ShadowTables {
 
     /// The entries of a guest table, read once. One the guest has no memory
     /// for maps nothing.
-    fn read(&self, gfn: Gfn) -> [u64; ENTRIES] {
+    ///
+    /// # Errors
+    /// [`ShadowError::Away`]
+    fn read(&self, gfn: Gfn) -> Result<[u64; ENTRIES], ShadowError> {
         let mut bytes = [0; PAGE_SIZE];
         let mut entries = [0; ENTRIES];
-        let read = gfn
-            .address()
-            .is_some_and(|gpa| self.map.read(gpa, &mut bytes).is_ok());
-        if read {
-            for (e, raw) in entries.iter_mut().zip(bytes.as_chunks::<8>().0) {
-                *e = u64::from_le_bytes(*raw);
+        let Some(gpa) = gfn.address() else {
+            return Ok(entries);
+        };
+        match self.map.read(gpa, &mut bytes) {
+            Ok(()) => {
+                for (e, raw) in entries.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                    *e = u64::from_le_bytes(*raw);
+                }
+                Ok(entries)
             }
+            Err(MemoryError::Host { gfn, .. }) => Err(ShadowError::Away { gfn }),
+            Err(MemoryError::Unmapped(_) | MemoryError::Wraps { .. }) => Ok(entries),
         }
-        entries
     }
 
     /// Makes entry `i` of a shadow stand for the guest's `new`. A table it

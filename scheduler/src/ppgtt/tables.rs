@@ -68,6 +68,10 @@ pub struct Tables {
     pub pins: u32,
     /// Entries of this pass that named no memory.
     pub misses: usize,
+    /// Changes of protected pages that were told of.
+    pub heard: u64,
+    /// In this pass there may be some that were not: every page is compared.
+    pub behind: bool,
     pub orders: Orders,
     pub costs: Costs,
     pub counts: TableCounts,

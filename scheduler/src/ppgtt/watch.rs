@@ -1,16 +1,14 @@
 //! Which table pages are write-protected, and what their writes tell.
 //!
 //! The device model protects pages and says so, on the ring on which it tells
-//! of writes and submissions. So once a page is said to be protected, every
-//! write that a later submission can depend on has been told before it; one
-//! comparison makes up for what was written until then.
+//! of writes and submissions. One comparison makes up for what was written
+//! until then. After that a page is relied on while everything that was
+//! announced of this guest has been told (see `told`).
 
 use std::collections::VecDeque;
 
-use gen8::pte::ENTRIES;
-use guest_memory::{Gfn, PAGE_SIZE};
+use guest_memory::Gfn;
 
-use super::entry::Entry;
 use super::tables::{Id, Table, Tables};
 use super::{Costs, ShadowMode, ShadowTables};
 
@@ -138,7 +136,7 @@ impl Watch {
     }
 
     /// Something was written that is not known.
-    fn outdate(&mut self) {
+    pub fn outdate(&mut self) {
         if let Self::Closed { current, .. } = self {
             *current = false;
         }
@@ -151,7 +149,7 @@ impl Watch {
     }
 
     /// A write was told.
-    fn written(&mut self) {
+    pub fn written(&mut self) {
         if let Self::Closed { writes, .. } = self {
             *writes = writes.saturating_add(1);
         }
@@ -173,7 +171,7 @@ impl Tables {
     }
 
     /// The table at a frame whose writes are told.
-    fn closed(&self, gfn: Gfn) -> Option<Id> {
+    pub fn closed(&self, gfn: Gfn) -> Option<Id> {
         let mut tables = self.at(gfn);
         tables.find(|&id| self.table(id).is_some_and(|t| t.watch.is_closed()))
     }
@@ -194,8 +192,9 @@ impl Tables {
 }
 
 impl ShadowTables {
-    /// A submission reached a table; `changed` entries were found changed.
-    pub(super) fn visited(&self, inner: &mut Tables, id: Id, changed: u32) {
+    /// A submission reached a table. `changed`: entries that were found
+    /// changed; nothing if it was not compared.
+    pub(super) fn visited(&self, inner: &mut Tables, id: Id, changed: Option<u32>) {
         let costs = inner.costs;
         let Some(table) = inner.table_mut(id) else {
             return;
@@ -204,11 +203,15 @@ impl ShadowTables {
             return;
         }
         table.watch.visited();
-        // What was found changed while writes are told was counted then.
-        if !table.watch.is_closed() {
-            table.ledger.written(changed, costs);
+        match changed {
+            // Protected, but there was something not yet told: neither way
+            // was cheaper. Its writes are counted when they are told.
+            Some(_) if table.watch.is_closed() => {}
+            changed => {
+                table.ledger.written(changed.unwrap_or(0), costs);
+                table.ledger.submission(costs);
+            }
         }
-        table.ledger.submission(costs);
         if table.watch.is_asked() || table.shared || !self.wants_change(table, costs) {
             return;
         }
@@ -224,7 +227,7 @@ impl ShadowTables {
     }
 
     /// Whether a table should be followed the other way.
-    fn wants_change(&self, table: &Table, costs: Costs) -> bool {
+    pub(super) fn wants_change(&self, table: &Table, costs: Costs) -> bool {
         match (self.config.mode, table.watch) {
             (ShadowMode::Adaptive, _) => table.ledger.wants_change(costs),
             (ShadowMode::Strict, Watch::Closed { writes, .. }) => writes >= STRICT_BURST,
@@ -241,9 +244,11 @@ impl ShadowTables {
     }
 
     /// The device model can protect pages from now on, or cannot any more;
-    /// then nothing of this guest is protected.
+    /// either way nothing of this guest is protected. One of the changes that
+    /// are counted.
     pub fn offer(&self, offered: bool) {
         let mut inner = self.tables();
+        inner.hear(1);
         inner.orders.forget();
         inner.open_all();
         inner.orders.offered = offered;
@@ -289,112 +294,6 @@ impl ShadowTables {
         let mut inner = self.tables();
         inner.orders.outstanding = inner.orders.outstanding.saturating_sub(1);
     }
-
-    /// A vCPU wrote the low `size` bytes of `value`, 1 to 8, at `gpa`, inside
-    /// one page; what that cost it in nanoseconds, or 0 when nobody knows. A
-    /// write to a page that is not followed so means nothing.
-    pub fn wrote(&self, gpa: u64, size: usize, value: u64, trap_ns: u32) {
-        let inner = &mut *self.tables();
-        inner.costs.measure_trap(trap_ns);
-        let Some(id) = self.trapped(inner, Gfn::containing(gpa)) else {
-            return;
-        };
-        let Some(table) = inner.table(id).filter(|t| t.watch.is_current()) else {
-            return;
-        };
-        // Less than a page.
-        let at = usize::try_from(gpa & 0xfff).unwrap_or(0);
-        let bytes = value.to_le_bytes();
-        let end = at + size.min(bytes.len());
-        if end > PAGE_SIZE || end == at {
-            return;
-        }
-        let places = at / 8..=(end - 1) / 8;
-        let mut changes = [None; 2];
-        for (i, change) in places.zip(&mut changes) {
-            let mut entry = table.copy[i].to_le_bytes();
-            for (n, byte) in (i * 8..).zip(&mut entry) {
-                if (at..end).contains(&n) {
-                    *byte = bytes[n - at];
-                }
-            }
-            let new = u64::from_le_bytes(entry);
-            let named = matches!(Entry::read(new, table.key.1), Entry::Table { .. });
-            let names = table.children.get(i).is_some_and(Option::is_some);
-            if new == table.copy[i] {
-                continue;
-            }
-            if named || names {
-                // Tables are walked when they are used, where there is
-                // someone to tell that they are too many.
-                inner.outdate(id);
-                return;
-            }
-            *change = Some((i, new));
-        }
-        for (i, new) in changes.into_iter().flatten() {
-            inner.counts.translated += 1;
-            if self.translate(inner, id, i, new).is_err() {
-                inner.outdate(id);
-            }
-        }
-    }
-
-    /// A vCPU wrote something to a frame, in one instruction: more than
-    /// [`Self::wrote`] can tell.
-    pub fn changed(&self, gfn: Gfn) {
-        let inner = &mut *self.tables();
-        if let Some(id) = self.trapped(inner, gfn) {
-            inner.outdate(id);
-        }
-    }
-
-    /// A frame is no longer protected, for it was written as tables are not.
-    pub fn released(&self, gfn: Gfn) {
-        let inner = &mut *self.tables();
-        let Some(id) = inner.closed(gfn) else {
-            return;
-        };
-        inner.counts.traps += 1;
-        if let Some(table) = inner.table_mut(id) {
-            table.watch = Watch::Open;
-            table.ledger.end();
-        }
-    }
-
-    /// Not every write was told.
-    pub fn missed(&self) {
-        let mut inner = self.tables();
-        for table in inner.tables.iter_mut().flatten() {
-            table.watch.outdate();
-        }
-    }
-
-    /// Frames left the guest, and others may be in their places, which
-    /// nobody protected.
-    pub fn frames_changed(&self) {
-        let inner = &mut *self.tables();
-        for id in inner.by_key.values().copied().collect::<Vec<_>>() {
-            inner.open(id);
-        }
-    }
-
-    /// A write to a frame came as a trap. Returns the table there, if its
-    /// writes go on being told.
-    fn trapped(&self, inner: &mut Tables, gfn: Gfn) -> Option<Id> {
-        let costs = inner.costs;
-        let id = inner.closed(gfn)?;
-        inner.counts.traps += 1;
-        let table = inner.table_mut(id)?;
-        table.watch.written();
-        table.ledger.written(1, costs);
-        if self.wants_change(table, costs) {
-            table.ledger.change(costs);
-            inner.open(id);
-            return None;
-        }
-        Some(id)
-    }
 }
 
 impl Tables {
@@ -408,12 +307,9 @@ impl Tables {
         })
     }
 
-    fn outdate(&mut self, id: Id) {
+    pub fn outdate(&mut self, id: Id) {
         if let Some(table) = self.table_mut(id) {
             table.watch.outdate();
         }
     }
 }
-
-/// Every place of a write is an entry.
-const _: () = assert!(ENTRIES * 8 == PAGE_SIZE);

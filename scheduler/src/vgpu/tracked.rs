@@ -1,13 +1,19 @@
 //! What the device model tells of protected table pages.
 
 use guest_memory::Gfn;
-use vgpu_ring::{Event, Outcome, Request};
+use vgpu_ring::{Event, Outcome, Request, TableChanges};
 
 use super::Vgpu;
 use crate::ppgtt::Order;
 use crate::sync::lock;
 
 impl Vgpu {
+    /// Where the device model counts changes of protected pages. Until it is
+    /// known none is relied on.
+    pub fn count_changes(&self, changes: TableChanges) {
+        self.tables.count_changes(Box::new(move || changes.load()));
+    }
+
     /// A request about table pages.
     pub(super) fn tracked(&self, request: Request) {
         match request {
@@ -24,12 +30,10 @@ impl Vgpu {
             Request::TableWrite {
                 gpa,
                 size,
-                value,
                 since_ns,
-            } => self.tables.wrote(gpa, size.into(), value, since_ns),
-            Request::TableChanged { gfn } => self.tables.changed(Gfn(gfn)),
+            } => self.tables.wrote(gpa, size.into(), since_ns),
             Request::TableReleased { gfn } => self.tables.released(Gfn(gfn)),
-            Request::WritesMissed => self.tables.missed(),
+            Request::WritesMissed { count } => self.tables.missed(count),
             _ => return,
         }
         self.give_orders();

@@ -116,6 +116,7 @@ impl Link {
             mut requests,
             events,
             ggtt,
+            changes,
         } = area.daemon_end(bells);
         let table: Arc<dyn GuestGgtt> = match table {
             Some(table) => Arc::new(InRam(table)),
@@ -136,6 +137,7 @@ impl Link {
                 broken: Arc::clone(&failure),
             }),
         )?;
+        handle.count_changes(changes);
         let handle = Arc::new(handle);
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fake_xen::{Domain, DomainConfig, FakeXen};
@@ -60,6 +61,8 @@ pub struct Guest {
     /// Kept while its memory is mapped.
     _domain: (FakeXen, Domain),
     tables: Arc<ShadowTables>,
+    /// Announced, and told at once.
+    changes: Arc<AtomicU64>,
     protected: HashSet<u64>,
     pattern: Pattern,
     submission: u64,
@@ -85,11 +88,15 @@ impl Guest {
         ));
         let pages = HostPages::new(dma, 1024);
         let tables = ShadowTables::followed(map, pages, TableLimits::default(), config);
+        let changes = Arc::new(AtomicU64::new(1));
+        let now = Arc::clone(&changes);
+        tables.count_changes(Box::new(move || now.load(Ordering::Relaxed)));
         tables.offer(true);
         let mut guest = Self {
             memory,
             _domain: (xen, domain),
             tables,
+            changes,
             protected: HashSet::new(),
             pattern,
             submission: 0,
@@ -113,7 +120,8 @@ impl Guest {
         let _ = self.memory.write_u64(gpa, entry);
         if self.protected.contains(&table) {
             let start = Instant::now();
-            self.tables.wrote(gpa, 8, entry, 0);
+            self.changes.fetch_add(1, Ordering::Relaxed);
+            self.tables.wrote(gpa, 8, 0);
             self.hearing += start.elapsed();
         }
     }
