@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
+use vgpu_sched::ppgtt::ShadowMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
@@ -46,6 +47,12 @@ struct Args {
     /// compared with it.
     #[arg(long, default_value_t, value_name = "MODE")]
     switch_mode: SwitchMode,
+
+    /// How guests' page tables are followed: strict, each write to one
+    /// trapped; lazy, each compared at submissions; adaptive, each whichever
+    /// way is cheaper. Where Xen cannot trap writes, it is lazy.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    shadow: ShadowMode,
 
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
@@ -90,7 +97,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         switch_mode: args.switch_mode,
         ..Config::default()
     };
-    let platform = XenPlatform::open(&config)?;
+    let platform = XenPlatform::open(&config, args.shadow)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
         ..Limits::default()

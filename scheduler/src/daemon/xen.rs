@@ -12,6 +12,7 @@ use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::{ShadowConfig, ShadowMode};
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::VgpuConfig;
 use xen_glue::{
@@ -33,6 +34,7 @@ pub struct XenPlatform {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
+    shadow: ShadowMode,
     _gpu: Arc<SoftGpu>,
 }
 
@@ -41,7 +43,7 @@ impl XenPlatform {
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(config: &Config) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, shadow: ShadowMode) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
@@ -53,6 +55,7 @@ impl XenPlatform {
         Ok(Self {
             scheduler,
             privcmd,
+            shadow,
             _gpu: gpu,
         })
     }
@@ -87,6 +90,10 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            shadow: ShadowConfig {
+                mode: self.shadow,
+                ..ShadowConfig::default()
+            },
             ..VgpuConfig::default()
         };
         let table = Table::make(&XenHost, DomId(domid), ggtt);

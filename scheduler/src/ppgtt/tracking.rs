@@ -102,8 +102,8 @@ impl Costs {
     /// guest did in between is in it, so what is rather short is the truth.
     pub(super) fn measure_trap(&mut self, ns: u32) {
         if ns > 0 {
-            let ns = ns.min(self.trap_ns.saturating_mul(2));
-            let slowness = if ns < self.trap_ns { 4 } else { 256 };
+            let ns = ns.min(self.trap_ns.saturating_mul(4));
+            let slowness = if ns < self.trap_ns { 2 } else { 32 };
             self.trap_ns = towards(self.trap_ns, ns, slowness);
         }
     }

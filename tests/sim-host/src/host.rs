@@ -8,6 +8,7 @@ use fake_xen::FakeXen;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::ShadowConfig;
 use vgpu_sched::scheduler::{Config, Scheduler};
 
 /// What can be chosen about a host.
@@ -22,12 +23,15 @@ pub struct SimHostConfig {
     pub command_cost_ns: u32,
     /// Nanoseconds that drawing 1 KiB takes, likewise.
     pub blit_cost_ns_per_kib: u32,
+    /// How guests' page tables are followed.
+    pub shadow: ShadowConfig,
 }
 
 /// A host with one GPU.
 pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
+    shadow: ShadowConfig,
     gpu: Arc<SoftGpu>,
     xen: FakeXen,
 }
@@ -58,6 +62,7 @@ impl SimHost {
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
+            shadow: config.shadow,
             gpu,
             xen: FakeXen::new(),
         })
@@ -67,6 +72,10 @@ impl SimHost {
     #[must_use]
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    pub(crate) const fn shadow(&self) -> ShadowConfig {
+        self.shadow
     }
 
     /// The hypervisor.

@@ -125,6 +125,7 @@ impl Link {
         let config = VgpuConfig {
             id,
             share,
+            shadow: host.shadow(),
             ..VgpuConfig::default()
         };
         let failure = Failure::default();
