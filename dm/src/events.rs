@@ -9,6 +9,7 @@ use vgpu_ring::{AreaWords, Consumer, Event, EventBell, RingError};
 
 use crate::alarm::Alarm;
 use crate::outside::SubmitRing;
+use crate::pause::Pause;
 use crate::protection::Protection;
 
 /// Events handled before the alarm is looked at again.
@@ -23,6 +24,7 @@ pub(crate) struct EventLoop {
     pub(crate) submit: Arc<SubmitRing>,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) ring: Consumer<Event, AreaWords, EventBell>,
+    pub(crate) pause: Arc<Pause>,
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -39,6 +41,7 @@ impl EventLoop {
         while !self.stop.load(Acquire) {
             for _ in 0..BATCH {
                 match self.ring.pop()? {
+                    Some(Event::Pong { token }) => self.pause.reached(token),
                     Some(event) => {
                         if let Some(event) = self.protection.handle(event) {
                             self.device.handle_event(event);

@@ -12,13 +12,18 @@ mod access;
 mod alarm;
 mod events;
 mod outside;
+mod pause;
 mod protection;
+mod saving;
 mod server;
 mod spin;
 mod table;
 mod vcpu;
 mod windows;
 
+pub use pause::NotStill;
 pub use protection::ProtectionState;
+pub use saving::OtherDevice;
 pub use server::{AttachError, Server, ServerConfig, Statistics};
 pub use table::TableState;
+pub use windows::TableStays;

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use vgpu_sched::ppgtt::ShadowMode;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
@@ -53,6 +54,11 @@ struct Args {
     /// way is cheaper. Where Xen cannot trap writes, it is lazy.
     #[arg(long, default_value_t, value_name = "MODE")]
     shadow: ShadowMode,
+    /// What is done about batches that guests' users submit: off, note or refuse.
+    /// Noting names what has no place in them to whoever inspects the vGPU;
+    /// refusing stops the context. No safety rests on either.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    scan: ScanMode,
 
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
@@ -97,7 +103,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         switch_mode: args.switch_mode,
         ..Config::default()
     };
-    let platform = XenPlatform::open(&config, args.shadow)?;
+    let platform = XenPlatform::open(&config, args.scan, args.shadow)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
         ..Limits::default()

@@ -16,6 +16,7 @@
 
 mod compare;
 mod entry;
+mod lookup;
 mod tables;
 mod told;
 mod tracking;

@@ -4,10 +4,10 @@ mod config;
 mod lane;
 mod memory;
 mod run;
+mod saving;
 mod tracked;
 mod worker;
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -17,21 +17,21 @@ use guest_memory::{Gfn, GuestMemory};
 use vgpu_config::Share;
 use vgpu_ring::{Event, FaultReason, Request};
 
+use crate::complaint::Complaints;
 use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
 use crate::ppgtt::ShadowTables;
+use crate::scan::Scanner;
 use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
 use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
 use lane::{Element, Lane, LoadError, Shadows};
 pub use memory::MemoryView;
+pub use saving::{BadScheduler, Drained, EngineV1, InterruptedV1, SchedulerV1, StillRuns};
 use worker::Worker;
-
-/// Refusals kept for inspection.
-const REFUSALS: usize = 16;
 
 struct LaneSlot {
     /// Locked while an element is prepared; before the lane.
@@ -53,7 +53,11 @@ pub struct Vgpu {
     outbox: Mutex<Outbox>,
     /// Held while orders of the tables are passed on: they stay in order.
     ordering: Mutex<()>,
-    refusals: Mutex<VecDeque<String>>,
+    /// Contexts that were not run.
+    refusals: Mutex<Complaints>,
+    /// What their batches without privilege held.
+    noticed: Mutex<Complaints>,
+    scanner: Scanner,
     failed: OnceLock<VgpuError>,
     removed: AtomicBool,
     worker: Worker,
@@ -70,6 +74,7 @@ impl Vgpu {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
         let pages = Arc::clone(&shared.pages);
         let tables = ShadowTables::followed(Arc::clone(&map), pages, config.tables, config.shadow);
+        let scanner = Scanner::new(config.scan, config.scan_limits);
         let vgpu = Arc::new(Self {
             share: Mutex::new(config.share),
             config,
@@ -86,6 +91,8 @@ impl Vgpu {
             outbox: Mutex::new(Outbox::new(events)),
             ordering: Mutex::default(),
             refusals: Mutex::default(),
+            noticed: Mutex::default(),
+            scanner,
             failed: OnceLock::new(),
             removed: AtomicBool::new(false),
             worker: Worker::default(),
@@ -236,6 +243,8 @@ impl Vgpu {
             lock(&slot.lane).clear();
             self.shared.engines[engine.index()].cancel(self.id());
             let mut lane = lock(&slot.lane);
+            // What was cancelled may have come back.
+            lane.clear();
             if reset {
                 lane.stopped = false;
                 lock(&slot.registers).reset();
@@ -311,7 +320,8 @@ impl Vgpu {
         // be held to its end, and an engine asks for the share under its own.
         let share = *lock(&self.share);
         let events_waiting = lock(&self.outbox).waiting();
-        let refusals = lock(&self.refusals).iter().cloned().collect();
+        let refusals = lock(&self.refusals).list();
+        let noticed = lock(&self.noticed).list();
         crate::inspect::VgpuView {
             id: self.id(),
             failed: self.failed.get().map(ToString::to_string),
@@ -323,6 +333,7 @@ impl Vgpu {
             memory: self.memory(),
             events_waiting,
             refusals,
+            noticed,
             engines: Engine::ALL.map(|engine| self.lane_view(engine)).into(),
         }
     }

@@ -1,8 +1,10 @@
 //! The daemon on Xen, with the software GPU.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use guest_memory::WrittenPages;
 use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::Share;
@@ -13,8 +15,10 @@ use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::ppgtt::{ShadowConfig, ShadowMode};
+use vgpu_sched::saved::Saved;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
-use vgpu_sched::vgpu::VgpuConfig;
+use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
     DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
@@ -29,21 +33,25 @@ use super::translate;
 /// mapped beyond it.
 const CACHE_BYTES: u64 = 256 << 20;
 
+/// The software GPU is a Broadwell.
+const GPU: &str = "bdw";
+
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
+    scan: ScanMode,
     shadow: ShadowMode,
     _gpu: Arc<SoftGpu>,
 }
 
 impl XenPlatform {
-    /// Takes the GPU over and opens Xen's nodes.
+    /// Takes the GPU over and opens Xen's nodes. `scan` is for every vGPU.
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(config: &Config, shadow: ShadowMode) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, scan: ScanMode, shadow: ShadowMode) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
@@ -56,6 +64,7 @@ impl XenPlatform {
             scheduler,
             privcmd,
             shadow,
+            scan,
             _gpu: gpu,
         })
     }
@@ -75,11 +84,16 @@ impl Platform for XenPlatform {
         })
     }
 
+    fn gpu(&self) -> &str {
+        GPU
+    }
+
     fn add_vgpu(
         &self,
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let config = ForeignMemoryConfig {
@@ -94,17 +108,21 @@ impl Platform for XenPlatform {
                 mode: self.shadow,
                 ..ShadowConfig::default()
             },
+            scan: self.scan,
+            restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
         };
-        let table = Table::make(&XenHost, DomId(domid), ggtt);
-        let table_gfn = table.gfn();
+        let table = Arc::new(Table::make(&XenHost, DomId(domid), ggtt));
+        if let Some(saved) = restored {
+            saved.table.unpack(|index, entry| table.fill(index, entry));
+        }
         let handle = self
             .scheduler
-            .add_vgpu(config, Arc::new(memory), Arc::new(table), events)?;
+            .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
         Ok(Arc::new(Scheduled {
             handle,
             clock: Arc::clone(self.scheduler.clock()),
-            table_gfn,
+            table,
         }))
     }
 
@@ -130,7 +148,7 @@ impl Platform for XenPlatform {
 struct Scheduled {
     handle: Handle,
     clock: Arc<dyn Clock>,
-    table_gfn: Option<u64>,
+    table: Arc<Table>,
 }
 
 impl Vgpu for Scheduled {
@@ -146,8 +164,24 @@ impl Vgpu for Scheduled {
         self.handle.count_changes(changes);
     }
 
-    fn table_gfn(&self) -> Option<u64> {
-        self.table_gfn
+    fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.handle.suspend(limit)
+    }
+
+    fn resume(&self) {
+        self.handle.resume();
+    }
+
+    fn save(&self) -> SchedulerV1 {
+        self.handle.save()
+    }
+
+    fn written(&self) -> &WrittenPages {
+        self.handle.written()
     }
 
     fn set_share(&self, share: Share) {

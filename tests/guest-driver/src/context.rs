@@ -44,6 +44,7 @@ pub struct Context {
     /// Number of the last request written to the ring.
     pub seqno: u32,
     descriptor: Descriptor,
+    root: u64,
     registers: u64,
     ring: u64,
     tail: u32,
@@ -146,6 +147,7 @@ impl Context {
             slots,
             seqno: 0,
             descriptor,
+            root,
             registers,
             ring,
             tail: 0,
@@ -233,6 +235,25 @@ impl Context {
     pub fn table(&self, memory: &dyn GuestMemory) -> Result<u64, DriverError> {
         let at = entry_address(memory, self.root, self.slots[0].batch_va, Level::Pd)?;
         Ok(memory.read_u64(at)? & pte::ADDRESS)
+    }
+
+    /// Maps `pages` pages from guest-physical `gpa` at the per-process address
+    /// `va`.
+    ///
+    /// # Errors
+    /// When guest memory runs out.
+    pub fn map(
+        &self,
+        memory: &dyn GuestMemory,
+        frames: &mut Frames,
+        va: u64,
+        gpa: u64,
+        pages: u64,
+    ) -> Result<(), DriverError> {
+        (0..pages).try_for_each(|page| {
+            let (va, gpa) = (va + page * PAGE, gpa + page * PAGE);
+            map(memory, frames, self.root, va, gpa)
+        })
     }
 
     /// Writes a request that runs the batch at `batch_va` to the ring; its

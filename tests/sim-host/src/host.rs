@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fake_xen::FakeXen;
+use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::ppgtt::ShadowConfig;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Scheduler};
 
 /// What can be chosen about a host.
@@ -25,6 +27,8 @@ pub struct SimHostConfig {
     pub blit_cost_ns_per_kib: u32,
     /// How guests' page tables are followed.
     pub shadow: ShadowConfig,
+    /// What is done about batches without privilege.
+    pub scan: ScanMode,
 }
 
 /// A host with one GPU.
@@ -32,7 +36,9 @@ pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     shadow: ShadowConfig,
+    scan: ScanMode,
     gpu: Arc<SoftGpu>,
+    dma: Arc<DmaSpace>,
     xen: FakeXen,
 }
 
@@ -58,12 +64,14 @@ impl SimHost {
         if let Some(limit) = config.run_limit {
             chosen.run_limit = limit;
         }
-        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma, line)
+        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma.clone(), line)
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
             shadow: config.shadow,
+            scan: config.scan,
             gpu,
+            dma,
             xen: FakeXen::new(),
         })
     }
@@ -78,10 +86,23 @@ impl SimHost {
         self.shadow
     }
 
+    /// What is done about batches without privilege.
+    #[must_use]
+    pub const fn scan(&self) -> ScanMode {
+        self.scan
+    }
+
     /// The hypervisor.
     #[must_use]
     pub const fn hypervisor(&self) -> &FakeXen {
         &self.xen
+    }
+
+    /// The guest frame behind a bus address, as softgpu's write log has them;
+    /// `None` where no guest's memory is.
+    #[must_use]
+    pub fn guest_frame(&self, address: u64) -> Option<Gfn> {
+        self.dma.guest_address(address).map(Gfn::containing)
     }
 
     /// The GPU.
