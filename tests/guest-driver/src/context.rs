@@ -50,7 +50,6 @@ pub struct Context {
     tail: u32,
     timeline: u64,
     timeline_ggtt: u32,
-    root: u64,
     moves: Option<Moves>,
 }
 
@@ -153,7 +152,6 @@ impl Context {
             tail: 0,
             timeline,
             timeline_ggtt,
-            root,
             moves: None,
         })
     }

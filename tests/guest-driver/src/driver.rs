@@ -368,6 +368,8 @@ impl<P: Platform> Driver<P> {
             gpu: self.gpu.moved(platform),
             engines: self.engines,
             random: self.random,
+            frames: self.frames,
+            next_id: self.next_id,
         }
     }
 

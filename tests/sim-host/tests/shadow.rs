@@ -125,7 +125,7 @@ fn work_on<P: Platform>(
         }
     }
     assert_eq!(guest.failure(), None);
-    assert_eq!(guest.scheduled().refusals, Vec::<String>::new());
+    assert_eq!(guest.scheduled().refusals, []);
 }
 
 fn run(mode: ShadowMode, trap_ns: u32) -> TableCounts {
