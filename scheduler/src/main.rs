@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use vgpu_config::Gpu;
+use vgpu_sched::ppgtt::ShadowMode;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
@@ -50,6 +51,11 @@ struct Args {
     #[arg(long, default_value_t, value_name = "MODE")]
     switch_mode: SwitchMode,
 
+    /// How guests' page tables are followed: strict, each write to one
+    /// trapped; lazy, each compared at submissions; adaptive, each whichever
+    /// way is cheaper. Where Xen cannot trap writes, it is lazy.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    shadow: ShadowMode,
     /// What is done about batches that guests' users submit: off, note or refuse.
     /// Noting names what has no place in them to whoever inspects the vGPU;
     /// refusing stops the context. No safety rests on either.
@@ -109,7 +115,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         switch_mode: args.switch_mode,
         ..Config::default()
     };
-    let platform = XenPlatform::open(args.gpu.into(), config, args.scan)?;
+    let platform = XenPlatform::open(args.gpu.into(), config, args.scan, args.shadow)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
         ..Limits::default()

@@ -9,7 +9,7 @@ use gen8::{Engine, Platform};
 use gpu_bus::Gpu;
 use guest_memory::{GuestMemory, WrittenPages};
 use vgpu_config::Share;
-use vgpu_ring::Request;
+use vgpu_ring::{Request, TableChanges};
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
@@ -298,6 +298,12 @@ impl Handle {
     /// now on.
     pub fn set_share(&self, share: Share) {
         self.vgpu.set_share(share);
+    }
+
+    /// Where the device model counts changes of protected page tables. To be
+    /// given before its first request; without it none is relied on.
+    pub fn count_changes(&self, changes: TableChanges) {
+        self.vgpu.count_changes(changes);
     }
 
     /// Stops giving the GPU work of this vGPU, takes back what has not begun,

@@ -91,6 +91,7 @@ impl Guest {
         let fate = sink.fate();
         let share = claim.spec().share;
         let vgpu = platform.add_vgpu(domid, share, ours.ggtt, restored, Box::new(sink))?;
+        vgpu.count_changes(ours.changes);
         let signals = Signals {
             broke: EventBell::new()?,
             stop: EventBell::new()?,

@@ -7,7 +7,7 @@ use guest_memory::WrittenPages;
 use serde_json::Value;
 use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
-use vgpu_ring::{GgttTable, Request};
+use vgpu_ring::{GgttTable, Request, TableChanges};
 use vgpu_sched::events::EventSink;
 use vgpu_sched::kept::Uuid;
 use vgpu_sched::saved::Saved;
@@ -31,6 +31,10 @@ pub trait Vgpu: Send + Sync {
     /// # Errors
     /// Why it is of no more use.
     fn usable(&self) -> Result<(), String>;
+
+    /// Where the device model counts changes of protected page tables. Given
+    /// before the first request.
+    fn count_changes(&self, changes: TableChanges);
 
     /// The guest's page table.
     fn table(&self) -> &Table;

@@ -17,7 +17,7 @@ use vgpu_control::{
     ClientRequest, Connection, EngineSample, Entry, FromDm, Held, LaneSample, QmpSockets, Register,
     Reply, Sample, State, ToDm, TraceEvent, TracePage, What,
 };
-use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
+use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, TableChanges, Wake};
 use vgpu_sched::events::EventSink;
 use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::saved::Saved;
@@ -216,6 +216,10 @@ impl Platform for FakePlatform {
 }
 
 impl Vgpu for FakeVgpu {
+    fn count_changes(&self, changes: TableChanges) {
+        assert_eq!(changes.load(), 0);
+    }
+
     fn request(&self, request: Request) -> Result<(), String> {
         let note = format!("{request:?} {:#x}", self.table.load(7));
         self.notes.send(note).unwrap();

@@ -9,11 +9,12 @@ use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
-use vgpu_ring::{GgttTable, Request};
+use vgpu_ring::{GgttTable, Request, TableChanges};
 use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::{ShadowConfig, ShadowMode};
 use vgpu_sched::saved::Saved;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
@@ -40,6 +41,7 @@ pub struct XenPlatform {
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
     scan: ScanMode,
+    shadow: ShadowMode,
     _gpu: Arc<SoftGpu>,
 }
 
@@ -48,7 +50,12 @@ impl XenPlatform {
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(gpu: Gpu, config: Config, scan: ScanMode) -> anyhow::Result<Self> {
+    pub fn open(
+        gpu: Gpu,
+        config: Config,
+        scan: ScanMode,
+        shadow: ShadowMode,
+    ) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
@@ -77,6 +84,7 @@ impl XenPlatform {
             kind,
             scheduler,
             privcmd,
+            shadow,
             scan,
             _gpu: gpu,
         })
@@ -117,6 +125,10 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            shadow: ShadowConfig {
+                mode: self.shadow,
+                ..ShadowConfig::default()
+            },
             scan: self.scan,
             restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
@@ -167,6 +179,10 @@ impl Vgpu for Scheduled {
 
     fn usable(&self) -> Result<(), String> {
         self.handle.usable().map_err(|e| e.to_string())
+    }
+
+    fn count_changes(&self, changes: TableChanges) {
+        self.handle.count_changes(changes);
     }
 
     fn table(&self) -> &Table {

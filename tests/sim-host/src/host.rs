@@ -10,6 +10,7 @@ use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::ShadowConfig;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Scheduler};
 
@@ -29,6 +30,8 @@ pub struct SimHostConfig {
     pub command_cost_ns: u32,
     /// Nanoseconds that drawing 1 KiB takes, likewise.
     pub blit_cost_ns_per_kib: u32,
+    /// How guests' page tables are followed.
+    pub shadow: ShadowConfig,
     /// What is done about batches without privilege.
     pub scan: ScanMode,
 }
@@ -37,6 +40,7 @@ pub struct SimHostConfig {
 pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
+    shadow: ShadowConfig,
     scan: ScanMode,
     gpu: Arc<SoftGpu>,
     dma: Arc<DmaSpace>,
@@ -75,6 +79,7 @@ impl SimHost {
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
+            shadow: config.shadow,
             scan: config.scan,
             gpu,
             dma,
@@ -93,6 +98,10 @@ impl SimHost {
     /// Whether rings are read as fast as they are filled.
     pub(crate) const fn reads_all(&self) -> bool {
         self.reads_all
+    }
+
+    pub(crate) const fn shadow(&self) -> ShadowConfig {
+        self.shadow
     }
 
     /// What is done about batches without privilege.

@@ -103,11 +103,13 @@ impl Link {
             mut requests,
             events,
             ggtt,
+            changes,
         } = area.daemon_end(bells);
         let table = Table::new(ggtt, table);
         let config = VgpuConfig {
             id,
             share,
+            shadow: host.shadow(),
             scan: host.scan(),
             restored,
             ..VgpuConfig::default()
@@ -122,6 +124,7 @@ impl Link {
                 broken: Arc::clone(&failure),
             }),
         )?;
+        handle.count_changes(changes);
         let handle = Arc::new(handle);
         let stop = Arc::new(AtomicBool::new(false));
         let bounded = !host.reads_all();

@@ -102,7 +102,7 @@ fn work_goes_on_where_the_guest_does() {
     }
     done += finish(&mut driver);
     assert_eq!(here.0.failure(), None);
-    assert_eq!(here.0.scheduled().refusals, Vec::new());
+    assert_eq!(here.0.scheduled().refusals, []);
     let seen = (done, put_back, interrupted, in_flight);
     assert!(
         done > 50 && put_back > 5 && interrupted > 5 && in_flight > 5,
