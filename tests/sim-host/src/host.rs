@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fake_xen::FakeXen;
+use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
@@ -29,6 +30,7 @@ pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     gpu: Arc<SoftGpu>,
+    dma: Arc<DmaSpace>,
     xen: FakeXen,
 }
 
@@ -54,11 +56,12 @@ impl SimHost {
         if let Some(limit) = config.run_limit {
             chosen.run_limit = limit;
         }
-        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma, line)
+        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma.clone(), line)
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
             gpu,
+            dma,
             xen: FakeXen::new(),
         })
     }
@@ -73,6 +76,13 @@ impl SimHost {
     #[must_use]
     pub const fn hypervisor(&self) -> &FakeXen {
         &self.xen
+    }
+
+    /// The guest frame behind a bus address, as softgpu's write log has them;
+    /// `None` where no guest's memory is.
+    #[must_use]
+    pub fn guest_frame(&self, address: u64) -> Option<Gfn> {
+        self.dma.guest_address(address).map(Gfn::containing)
     }
 
     /// The GPU.
