@@ -12,6 +12,7 @@ mod claim;
 mod client;
 mod dm;
 mod events;
+mod extents;
 mod guest;
 mod migration;
 mod platform;

@@ -12,6 +12,7 @@
 
 mod entry;
 mod tables;
+mod written;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +24,8 @@ use crate::dma::{GuestMap, HostPages, OutOfPages};
 use crate::sync::lock;
 use entry::Entry;
 use tables::{Id, Root, Tables};
+pub use written::Frames;
+use written::Reach;
 
 /// How many tables one guest may have shadowed.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +90,7 @@ pub struct ShadowTables {
     /// Roots whose pins were dropped and are not yet counted. Pins are
     /// dropped on the interrupt thread, which must not wait for a guest's
     /// tables to be compared.
-    dropped: Mutex<Vec<Gfn>>,
+    dropped: Mutex<Vec<(Gfn, u64)>>,
 }
 
 impl ShadowTables {
@@ -106,6 +109,7 @@ impl ShadowTables {
                 pass: 0,
                 pins: 0,
                 misses: 0,
+                reach: Reach::default(),
                 counts: TableCounts::default(),
             }),
             dropped: Mutex::default(),
@@ -116,7 +120,8 @@ impl ShadowTables {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         let mut inner = lock(&self.inner);
         // At most one for each of the vGPU's workloads, and those are few.
-        for root in std::mem::take(&mut *lock(&self.dropped)) {
+        for (root, pin) in std::mem::take(&mut *lock(&self.dropped)) {
+            inner.reach.arrive(pin);
             inner.unpin(root);
         }
         inner
@@ -157,11 +162,13 @@ impl ShadowTables {
         entry.pins += 1;
         entry.doomed = false;
         inner.pins += 1;
+        let number = inner.reach.depart(root);
         let bus = inner.table(id).map_or(0, |t| t.page.bus());
         let compared = inner.counts.compared - before;
         Ok(RootPin {
             tables: Arc::clone(self),
             root,
+            number,
             bus,
             compared,
         })
@@ -194,9 +201,24 @@ impl ShadowTables {
             std::mem::forget(std::mem::take(&mut inner.tables));
         }
         inner.roots.clear();
+        inner.reach.forget();
         inner.sweep();
         inner.by_key.clear();
         abandoned
+    }
+
+    /// Has it recorded what work may write, or no longer. What is at the GPU
+    /// now may be writing already.
+    pub fn track(&self, on: bool) {
+        self.tables().track(on);
+    }
+
+    /// Pages that work may have written since the last call, or since
+    /// [`ShadowTables::track`]. Work that is still at the GPU may write more,
+    /// and counts again the next time.
+    #[must_use]
+    pub fn written(&self) -> Frames {
+        self.tables().written()
     }
 
     /// Counts for inspection.
@@ -304,6 +326,7 @@ impl ShadowTables {
                 found.map_or(0, |bus| bus | flags)
             }
         };
+        inner.leaves(id, i);
         if let Some(table) = inner.table_mut(id) {
             table.page.write_u64(i * 8, shadow);
             table.copy[i] = new;
@@ -320,6 +343,7 @@ impl ShadowTables {
 pub struct RootPin {
     tables: Arc<ShadowTables>,
     root: Gfn,
+    number: u64,
     bus: u64,
     /// Guest table pages read for it.
     pub compared: u64,
@@ -331,11 +355,16 @@ impl RootPin {
     pub const fn bus(&self) -> u64 {
         self.bus
     }
+
+    /// The workload is shown these pages in the global table as well.
+    pub fn shows(&self, frames: Vec<Gfn>) {
+        self.tables.tables().reach.show(self.number, frames);
+    }
 }
 
 impl Drop for RootPin {
     fn drop(&mut self) {
-        lock(&self.tables.dropped).push(self.root);
+        lock(&self.tables.dropped).push((self.root, self.number));
     }
 }
 

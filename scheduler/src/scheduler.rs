@@ -19,6 +19,7 @@ use crate::ggtt::GuestGgtt;
 use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
 use crate::interrupt::{self, Line};
 use crate::policy::RunLimit;
+use crate::ppgtt::Frames;
 use crate::registers::Registers;
 use crate::switch::SwitchMode;
 use crate::sync::lock;
@@ -274,6 +275,18 @@ impl Handle {
     /// now on.
     pub fn set_share(&self, share: Share) {
         self.vgpu.set_share(share);
+    }
+
+    /// Has it recorded what work at the GPU may write, or no longer.
+    pub fn track(&self, on: bool) {
+        self.vgpu.track(on);
+    }
+
+    /// Frames that work at the GPU may have written since the last call, or
+    /// since [`Handle::track`].
+    #[must_use]
+    pub fn written(&self) -> Frames {
+        self.vgpu.written()
     }
 
     /// What the vGPU did on each engine so far.

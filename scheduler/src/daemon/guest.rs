@@ -2,12 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use guest_memory::Gfn;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
 use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
+use vgpu_migrate::stream::Section;
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
 use vgpu_sched::sync::lock;
@@ -15,7 +18,7 @@ use vgpu_sched::sync::lock;
 use super::claim::Claim;
 use super::dm::{DmCommand, DmProcess};
 use super::events::{RingFate, RingSink};
-use super::migration::Refuse;
+use super::migration::{self, Drained, Migrant, Plug, Record, Saved};
 use super::platform::{Platform, Vgpu};
 use super::server::Limits;
 use super::worker::{Work, Worker};
@@ -45,6 +48,7 @@ pub struct Guest {
     running: Mutex<Option<Running>>,
     failure: Mutex<Option<String>>,
     proxy: Mutex<Option<Proxy>>,
+    migration: Arc<Record>,
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
@@ -56,7 +60,8 @@ struct Running {
 
 impl Guest {
     /// Makes everything for a guest whose QEMU is going to be process
-    /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy.
+    /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy. With
+    /// `restored` it is the vGPU that was saved.
     ///
     /// # Errors
     /// What failed; nothing is left behind.
@@ -67,7 +72,9 @@ impl Guest {
         command: &DmCommand,
         limits: Limits,
         platform: &dyn Platform,
+        restored: Option<&Saved>,
     ) -> anyhow::Result<Self> {
+        let began = Instant::now();
         let domid = register.domid;
         let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
         let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
@@ -82,12 +89,13 @@ impl Guest {
             broke: EventBell::new()?,
             stop: EventBell::new()?,
         };
+        let migration = Record::new(domid, limits.downtime);
         // Before QEMU exists, so that libxl always finds the socket.
         let proxy = match &register.qmp {
             Some(qmp) => Some(Proxy::start(
                 &qmp.public,
                 &qmp.private,
-                Box::new(Refuse { domid }),
+                Box::new(Plug::new(Arc::clone(&migration))),
             )?),
             None => None,
         };
@@ -104,8 +112,15 @@ impl Guest {
                 fate: Arc::clone(&fate),
                 vgpu: Arc::clone(&vgpu),
                 broke: signals.broke.try_clone()?,
+                first: restored.is_some().then(|| {
+                    let migration = Arc::clone(&migration);
+                    Box::new(move || migration::submitted(&migration)) as Box<_>
+                }),
             },
         )?;
+        if let Some(saved) = restored {
+            migration::loaded(&migration, saved, began.elapsed());
+        }
         Ok(Self {
             domid,
             claim: Mutex::new(claim),
@@ -117,7 +132,13 @@ impl Guest {
             running: Mutex::new(Some(Running { worker, vgpu })),
             failure: Mutex::new(None),
             proxy: Mutex::new(proxy),
+            migration,
         })
+    }
+
+    /// Its migration. It must be [connected](Record::connect) to be of use.
+    pub fn migration(&self) -> &Arc<Record> {
+        &self.migration
     }
 
     /// Its device model.
@@ -187,6 +208,17 @@ impl Guest {
         }
     }
 
+    /// Has `with` done with the vGPU, unless it failed. Under the lock:
+    /// whoever ends the vGPU must find itself with the last handle of it.
+    fn with_vgpu<T>(&self, with: impl FnOnce(&dyn Vgpu) -> T) -> anyhow::Result<T> {
+        let running = lock(&self.running);
+        let Some(running) = running.as_ref() else {
+            let reason = lock(&self.failure).clone().unwrap_or_default();
+            bail!("domain {} lost its vGPU: {reason}", self.domid);
+        };
+        Ok(with(&*running.vgpu))
+    }
+
     fn state(&self) -> State {
         if lock(&self.running).is_some() {
             State::Running
@@ -244,5 +276,31 @@ impl Guest {
             "scheduler": scheduler,
             "device": device,
         })
+    }
+}
+
+impl Migrant for Guest {
+    fn begin_save(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn end_save(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn suspend(&self, _limit: Duration) -> anyhow::Result<Drained> {
+        Ok(Drained::default())
+    }
+
+    fn save(&self) -> anyhow::Result<Vec<Section<'static>>> {
+        Ok(Vec::new())
+    }
+
+    fn written(&self) -> anyhow::Result<Vec<Gfn>> {
+        self.with_vgpu(|vgpu| vgpu.written())
+    }
+
+    fn name(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        self.with_vgpu(|vgpu| vgpu.name_pages(gfns))?
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use guest_memory::Gfn;
 use serde_json::Value;
 use vgpu_config::Share;
 use vgpu_control::{EngineSample, LaneSample, TracePage};
@@ -29,6 +30,16 @@ pub trait Vgpu: Send + Sync {
     /// Where the guest's page table lies while BAR0 has no address, if it is
     /// RAM of the guest. Else it is the one the vGPU was added with.
     fn table_gfn(&self) -> Option<u64>;
+
+    /// Frames of the guest that may have been written behind Xen's back since
+    /// the last call.
+    fn written(&self) -> Vec<Gfn>;
+
+    /// Tells Xen's log-dirty mode that these frames were written.
+    ///
+    /// # Errors
+    /// When Xen refuses one that the guest has.
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()>;
 
     /// Changes what it gets of the GPU's time, from now on.
     fn set_share(&self, share: Share);

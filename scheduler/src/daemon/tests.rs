@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use guest_memory::Gfn;
 use serde_json::{Value, json};
 use vgpu_config::Share;
 use vgpu_control::{
@@ -108,6 +109,7 @@ fn fake_qemu() {
             private: public.with_extension("private"),
             public,
         }),
+        incoming: false,
     };
     connection
         .send(&ClientRequest::Register(register), &[])
@@ -211,6 +213,14 @@ impl Vgpu for FakeVgpu {
 
     fn table_gfn(&self) -> Option<u64> {
         None
+    }
+
+    fn written(&self) -> Vec<Gfn> {
+        vec![Gfn(7), Gfn(8)]
+    }
+
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        Ok(self.notes.send(format!("named {gfns:?}"))?)
     }
 
     fn set_share(&self, share: Share) {
@@ -423,6 +433,7 @@ fn bad_requests_are_refused_with_the_reason() {
             domid,
             vgpu: String::new(),
             qmp: None,
+            incoming: false,
         };
         let error = f.ask::<Value>(&ClientRequest::Register(register));
         let expected = format!("domid is {domid}, allowed: 1 to 32751");

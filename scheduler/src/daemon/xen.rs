@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use guest_memory::Gfn;
 use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::Share;
@@ -15,10 +16,11 @@ use vgpu_sched::interrupt::Line;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::VgpuConfig;
 use xen_glue::{
-    DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
+    DeviceModel, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
 };
 
+use super::extents;
 use super::platform::{Identity, Platform, Vgpu};
 use super::reclaim::reclaim;
 use super::table::Table;
@@ -96,6 +98,7 @@ impl Platform for XenPlatform {
             .add_vgpu(config, Arc::new(memory), Arc::new(table), events)?;
         Ok(Arc::new(Scheduled {
             handle,
+            dm: DeviceModel::new(Arc::clone(&self.privcmd), DomId(domid)),
             clock: Arc::clone(self.scheduler.clock()),
             table_gfn,
         }))
@@ -122,6 +125,7 @@ impl Platform for XenPlatform {
 
 struct Scheduled {
     handle: Handle,
+    dm: DeviceModel,
     clock: Arc<dyn Clock>,
     table_gfn: Option<u64>,
 }
@@ -137,6 +141,14 @@ impl Vgpu for Scheduled {
 
     fn table_gfn(&self) -> Option<u64> {
         self.table_gfn
+    }
+
+    fn written(&self) -> Vec<Gfn> {
+        Vec::new()
+    }
+
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        extents::name(&self.dm, gfns)
     }
 
     fn set_share(&self, share: Share) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gen8::pte::{ENTRIES, Level};
 use guest_memory::Gfn;
 
+use super::written::Reach;
 use super::{ShadowError, TableCounts};
 use crate::dma::{HostPage, HostPages};
 
@@ -50,6 +51,7 @@ pub struct Tables {
     pub pins: u32,
     /// Entries of this pass that named no memory.
     pub misses: usize,
+    pub reach: Reach,
     pub counts: TableCounts,
 }
 
@@ -145,9 +147,14 @@ impl Tables {
 
     /// Frees the roots the guest gave up, if there are any.
     pub fn bury(&mut self) {
-        let before = self.roots.len();
-        self.roots.retain(|_, r| !r.doomed);
-        if self.roots.len() != before {
+        let doomed: Vec<Gfn> = (self.roots.iter())
+            .filter_map(|(gfn, r)| r.doomed.then_some(*gfn))
+            .collect();
+        for root in &doomed {
+            self.root_leaves(*root);
+            self.roots.remove(root);
+        }
+        if !doomed.is_empty() {
             self.sweep();
         }
     }
@@ -166,6 +173,7 @@ impl Tables {
             let Some(oldest) = oldest else {
                 return;
             };
+            self.root_leaves(oldest);
             self.roots.remove(&oldest);
             self.sweep();
         }

@@ -46,6 +46,13 @@ pub const GPU_WORK: GuestProgram = GuestProgram {
     whole: true,
 };
 
+/// How long its guest stood still.
+pub const CLOCK_GAP: GuestProgram = GuestProgram {
+    name: "clock-gap",
+    crate_name: "gpu-work",
+    whole: true,
+};
+
 /// Rust's name for what guests are, and how a static program is asked for. A
 /// target of its own keeps such builds apart from the others.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -241,7 +248,8 @@ pub fn build_programs(device: bool, guest: &[GuestProgram]) -> anyhow::Result<()
     if !crates.is_empty() {
         cargo_build(&crates, |command| command.arg("--bins"))?;
     }
-    let whole: Vec<&str> = of_guests(true).collect();
+    let mut whole: Vec<&str> = of_guests(true).collect();
+    whole.dedup();
     if !whole.is_empty() {
         let (name, flags) = TARGET_FLAGS;
         cargo_build(&whole, |command| {

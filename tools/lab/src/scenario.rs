@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use crate::check::{self, Verdict};
 use crate::facts::Facts;
 use crate::image::GuestKernel;
-use crate::payload::{GPU_WORK, GuestProgram, MMIO_LATENCY};
+use crate::payload::{CLOCK_GAP, GPU_WORK, GuestProgram, MMIO_LATENCY};
 
 /// One scenario; its dom0 script is `tests/lab/scenarios/NAME.sh`.
 pub struct Scenario {
@@ -46,6 +46,15 @@ pub const SCENARIOS: &[Scenario] = &[
         kernels: &[GuestKernel::Bookworm],
         timeout: Duration::from_secs(30 * 60),
         judge: check::i915::judge,
+    },
+    Scenario {
+        name: "migrate",
+        summary: "an i915 guest at work is saved, restored and migrated, and every result is right",
+        device: true,
+        guest_programs: &[GPU_WORK, CLOCK_GAP],
+        kernels: &[GuestKernel::Bookworm],
+        timeout: Duration::from_secs(40 * 60),
+        judge: check::migrate::judge,
     },
     Scenario {
         name: "refuse",
