@@ -18,6 +18,7 @@ mod migration;
 mod platform;
 mod reclaim;
 mod registry;
+mod saving;
 mod server;
 mod supervisor;
 mod table;

@@ -11,7 +11,7 @@ use vgpu_control::{ClientRequest, Connection, ControlError, Peer, Register, Repl
 
 use super::claim::Claim;
 use super::guest::Guest;
-use super::migration::Saved;
+use super::migration::Arriving;
 use super::server::Shared;
 use super::{supervisor, top};
 
@@ -95,12 +95,7 @@ fn guest(shared: &Shared, domid: u16) -> anyhow::Result<Arc<Guest>> {
     guest.with_context(|| format!("domid is {domid}, allowed: a domain with a vGPU"))
 }
 
-fn add(
-    register: &Register,
-    fds: Vec<OwnedFd>,
-    peer: Peer,
-    shared: &Shared,
-) -> anyhow::Result<()> {
+fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
     let domid = register.domid;
     if domid == 0 || domid >= FIRST_RESERVED {
         bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
@@ -109,7 +104,7 @@ fn add(
     let saved = if register.incoming {
         let file = fds.into_iter().next();
         let file = file.context("the guest is to be restored, and no file came with that")?;
-        Some(Saved::read(&File::from(file))?)
+        Some(Arriving::read(&File::from(file))?)
     } else {
         None
     };

@@ -55,7 +55,9 @@ mod tests {
         let gfns = [3, 4, 5, 9, 10, 20].map(Gfn);
         let runs = |max| {
             let runs = extents(&gfns, max);
-            runs.iter().map(|r| (r.first_gfn, r.frames)).collect::<Vec<_>>()
+            runs.iter()
+                .map(|r| (r.first_gfn, r.frames))
+                .collect::<Vec<_>>()
         };
         assert_eq!(runs(512), [(3, 3), (9, 2), (20, 1)]);
         assert_eq!(runs(2), [(3, 2), (5, 1), (9, 2), (20, 1)]);

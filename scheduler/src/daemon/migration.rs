@@ -18,10 +18,10 @@ mod tracker;
 use vgpu_migrate::stream::Name;
 
 pub use arrival::{loaded, submitted};
-pub use migrant::{Drained, Migrant};
+pub use migrant::Migrant;
 pub use plug::Plug;
 pub use record::Record;
-pub use saved::Saved;
+pub use saved::Arriving;
 
 /// What the guest waited for at the source.
 const TIMES: Name = Name::of("times");

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use guest_memory::Gfn;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::{Value, json};
 use vgpu_config::Share;
 use vgpu_control::{
@@ -18,9 +18,16 @@ use vgpu_control::{
 };
 use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
 use vgpu_sched::events::EventSink;
+use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::ppgtt::Frames;
+use vgpu_sched::saved::Saved;
+use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
 use super::platform::{Identity, Platform, Vgpu};
+use super::table::Table;
 use super::{Daemon, DmCommand, Limits};
+
+mod saving;
 
 /// Tells a child what to do; without it the child's test does nothing.
 const ROLE: &str = "VGPUD_TEST_ROLE";
@@ -82,12 +89,13 @@ fn fake_dm() {
         _ => {}
     }
     loop {
-        match connection.recv::<ToDm>().map(|(m, _)| m) {
-            Ok(ToDm::Inspect) => {
+        match connection.recv::<ToDm>() {
+            Ok((ToDm::Inspect, _)) => {
                 let tree = FromDm::Tree(json!({"pci": "8086:1616"}));
                 connection.send(&tree, &[]).unwrap();
             }
-            _ => return,
+            Ok((ToDm::Stop, _)) | Err(_) => return,
+            Ok((step, fds)) => saving::answer(&role, &connection, &step, fds),
         }
     }
 }
@@ -125,7 +133,8 @@ struct FakePlatform(Mutex<Sender<String>>);
 
 struct FakeVgpu {
     events: Mutex<Box<dyn EventSink>>,
-    ggtt: GgttTable,
+    table: Table,
+    written: WrittenPages,
     notes: Sender<String>,
 }
 
@@ -141,11 +150,16 @@ impl Platform for FakePlatform {
         }
     }
 
+    fn gpu(&self) -> &str {
+        "bdw"
+    }
+
     fn add_vgpu(
         &self,
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let notes = self.0.lock().unwrap().clone();
@@ -153,9 +167,15 @@ impl Platform for FakePlatform {
         if share != Share::default() {
             notes.send(format!("share {share}"))?;
         }
+        let table = Table::trapped(ggtt);
+        if let Some(saved) = restored {
+            notes.send(format!("restored {:?}", saved.scheduler.engines.len()))?;
+            saved.table.unpack(|index, entry| table.fill(index, entry));
+        }
         Ok(Arc::new(FakeVgpu {
             events: Mutex::new(events),
-            ggtt,
+            table,
+            written: WrittenPages::default(),
             notes,
         }))
     }
@@ -198,7 +218,7 @@ impl Platform for FakePlatform {
 
 impl Vgpu for FakeVgpu {
     fn request(&self, request: Request) -> Result<(), String> {
-        let note = format!("{request:?} {:#x}", self.ggtt.load(7));
+        let note = format!("{request:?} {:#x}", self.table.load(7));
         self.notes.send(note).unwrap();
         if let Request::Ping { token } = request {
             let pushed = self.events.lock().unwrap().push(Event::Pong { token });
@@ -211,12 +231,44 @@ impl Vgpu for FakeVgpu {
         Ok(())
     }
 
-    fn table_gfn(&self) -> Option<u64> {
-        None
+    fn table(&self) -> &Table {
+        &self.table
     }
 
-    fn written(&self) -> Vec<Gfn> {
-        vec![Gfn(7), Gfn(8)]
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.notes.send("stopped".into()).unwrap();
+        if limit.is_zero() {
+            return Err(StillRuns {
+                engine: "rcs0",
+                context: 0x4000,
+                ran: Duration::from_millis(7),
+            });
+        }
+        Ok(Drained::default())
+    }
+
+    fn resume(&self) {
+        self.notes.send("goes on".into()).unwrap();
+    }
+
+    fn save(&self) -> SchedulerV1 {
+        SchedulerV1 {
+            engines: vec![EngineV1::default(); 4],
+        }
+    }
+
+    fn written(&self) -> &WrittenPages {
+        &self.written
+    }
+
+    fn track(&self, on: bool) {
+        self.notes.send(format!("tracks {on}")).unwrap();
+    }
+
+    fn reached(&self) -> Frames {
+        let mut frames = Frames::default();
+        frames.insert_run(Gfn(7), 2);
+        frames
     }
 
     fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {

@@ -1,9 +1,10 @@
 //! The daemon on Xen, with the software GPU.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use guest_memory::Gfn;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::Share;
@@ -13,8 +14,10 @@ use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::Frames;
+use vgpu_sched::saved::Saved;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
-use vgpu_sched::vgpu::VgpuConfig;
+use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
     DeviceModel, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
@@ -29,6 +32,9 @@ use super::translate;
 /// Address space for mappings of one guest's memory. What the GPU uses stays
 /// mapped beyond it.
 const CACHE_BYTES: u64 = 256 << 20;
+
+/// The software GPU is a Broadwell.
+const GPU: &str = "bdw";
 
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {
@@ -74,11 +80,16 @@ impl Platform for XenPlatform {
         })
     }
 
+    fn gpu(&self) -> &str {
+        GPU
+    }
+
     fn add_vgpu(
         &self,
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let config = ForeignMemoryConfig {
@@ -89,18 +100,21 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
         };
-        let table = Table::make(&XenHost, DomId(domid), ggtt);
-        let table_gfn = table.gfn();
+        let table = Arc::new(Table::make(&XenHost, DomId(domid), ggtt));
+        if let Some(saved) = restored {
+            saved.table.unpack(|index, entry| table.fill(index, entry));
+        }
         let handle = self
             .scheduler
-            .add_vgpu(config, Arc::new(memory), Arc::new(table), events)?;
+            .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
         Ok(Arc::new(Scheduled {
             handle,
             dm: DeviceModel::new(Arc::clone(&self.privcmd), DomId(domid)),
             clock: Arc::clone(self.scheduler.clock()),
-            table_gfn,
+            table,
         }))
     }
 
@@ -127,7 +141,7 @@ struct Scheduled {
     handle: Handle,
     dm: DeviceModel,
     clock: Arc<dyn Clock>,
-    table_gfn: Option<u64>,
+    table: Arc<Table>,
 }
 
 impl Vgpu for Scheduled {
@@ -139,12 +153,32 @@ impl Vgpu for Scheduled {
         self.handle.usable().map_err(|e| e.to_string())
     }
 
-    fn table_gfn(&self) -> Option<u64> {
-        self.table_gfn
+    fn table(&self) -> &Table {
+        &self.table
     }
 
-    fn written(&self) -> Vec<Gfn> {
-        Vec::new()
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.handle.suspend(limit)
+    }
+
+    fn resume(&self) {
+        self.handle.resume();
+    }
+
+    fn save(&self) -> SchedulerV1 {
+        self.handle.save()
+    }
+
+    fn written(&self) -> &WrittenPages {
+        self.handle.written()
+    }
+
+    fn track(&self, on: bool) {
+        self.handle.track(on);
+    }
+
+    fn reached(&self) -> Frames {
+        self.handle.reached()
     }
 
     fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {

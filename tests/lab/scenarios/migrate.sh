@@ -76,15 +76,18 @@ done
 guest_start plain poweroff
 guest_gone plain 60
 
-rm -f /dev/xen/hypercall
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
-rm -f /dev/xen/hypercall
 stage "xl create g1"
 guest_create g1
 stage "guest g1 boots"
 guest_ready g1 $boot_limit
+stage "g1: i915 is loaded"
+guest_do g1 300 i915 bind
 stage "g1 works"
 guest_do g1 30 gap start
+# shellcheck disable=SC2086 # the options are words
+guest_do g1 60 work start migrate $work
+guest_wait g1 '^LAB work/migrate .*"verified":[1-9]' 120 "first verified buffer"
 
 save_restore g1 save
 round=0
@@ -92,6 +95,11 @@ while [ $round -lt $rounds ]; do
     round=$((round + 1))
     migrate g1 "round-$round"
 done
+
+stage "g1 stops"
+guest_do g1 60 work stop migrate
+guest_wait g1 '^LAB work-exit/migrate ' 120 "end of gpu-work"
+guest_do g1 120 i915 complaints
 
 stage "g1 goes"
 guest_start g1 poweroff

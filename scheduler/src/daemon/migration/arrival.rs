@@ -3,31 +3,23 @@
 use std::time::Duration;
 
 use vgpu_control::{Cause, Phase};
-use vgpu_migrate::stream::Name;
 
 use super::record::{Record, line, ms};
-use super::saved::Saved;
 use super::times::Times;
 
-/// The vGPU of a guest was made of `saved` in `took`.
-pub fn loaded(record: &Record, saved: &Saved, took: Duration) {
+/// The vGPU of a guest was made of saved state in `took`; `times` is what the
+/// source told.
+pub fn loaded(record: &Record, times: Option<&Times>, took: Duration) {
     record.enter(Phase::Restored);
     let mut migration = record.migration();
-    // Optional, so what is wrong with it is no reason to refuse the guest.
-    let times = saved.body(super::TIMES).map(Times::parse);
-    match times {
-        Some(Ok(times)) => {
-            let transfer = times.since_saved().saturating_sub(took);
-            migration.downtime = times.downtime().to_vec();
-            migration.downtime.push((Cause::Transfer, ms(transfer)));
-        }
-        Some(Err(e)) => log::warn!("domain {}: {e:#}", record.domid()),
-        None => {}
+    if let Some(times) = times {
+        let transfer = times.since_saved().saturating_sub(took);
+        migration.downtime = times.downtime().to_vec();
+        migration.downtime.push((Cause::Transfer, ms(transfer)));
     }
     migration.downtime.push((Cause::Load, ms(took)));
-    let bytes = saved.body(Name::DEVICE).map_or(0, <[u8]>::len);
     log::info!(
-        "domain {}: vGPU made of saved state in {:.1} ms, {bytes} bytes of device",
+        "domain {}: vGPU made of saved state in {:.1} ms",
         record.domid(),
         ms(took)
     );

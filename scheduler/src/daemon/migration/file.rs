@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, ensure};
-use vgpu_migrate::stream::{Before, Section, Writer};
+use vgpu_migrate::stream::{Before, Writer};
 
 /// An open save file.
 pub struct SaveFile(File);
@@ -24,12 +24,12 @@ impl SaveFile {
         Ok(Self(file))
     }
 
-    /// Puts a stream of `sections` behind what is in the file, and the file's
+    /// Puts the stream of `writer` behind what is in the file, and the file's
     /// end behind that. Returns the bytes of both parts.
     ///
     /// # Errors
     /// When the file cannot be read or written; it may have grown then.
-    pub fn append(&self, sections: &[Section<'_>]) -> anyhow::Result<(u64, u64)> {
+    pub fn append(&self, writer: Writer) -> anyhow::Result<(u64, u64)> {
         let len = self.0.metadata()?.len();
         // The descriptor is libxl's, for writing alone.
         let path = format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd());
@@ -40,7 +40,6 @@ impl SaveFile {
             "QEMU's state changes while it is read: {len} bytes, then {}",
             before.len
         );
-        let writer = sections.iter().fold(Writer::new(), Writer::section);
         let bytes = writer.finish(before)?;
         self.0.write_all_at(&bytes, len)?;
         let ours = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
@@ -54,7 +53,7 @@ mod tests {
     use std::io::Write;
     use std::path::PathBuf;
 
-    use vgpu_migrate::stream::{Known, Name, Stream, find};
+    use vgpu_migrate::stream::{Known, Name, Section, Stream, find};
 
     use super::*;
 
@@ -89,7 +88,7 @@ mod tests {
             let ours = SaveFile::take(qemu.as_fd()).unwrap();
             qemu.write_all(round).unwrap();
             let section = Section::required(Name::DEVICE, 1, b"{}");
-            let (before, behind) = ours.append(&[section]).unwrap();
+            let (before, behind) = ours.append(Writer::new().section(&section)).unwrap();
             let file = std::fs::read(&place.0).unwrap();
             assert_eq!(u64::try_from(file.len()).unwrap(), before + behind);
             let (theirs, stream) = find(&file).unwrap();

@@ -2,17 +2,9 @@
 
 use std::time::Duration;
 
-use guest_memory::Gfn;
-use vgpu_migrate::stream::Section;
-
-/// What became of the work at the GPU when the guest was stopped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drained {
-    /// Elements that ran to their end.
-    pub ended: usize,
-    /// Elements that are run again at the target.
-    pub cancelled: usize,
-}
+use vgpu_sched::ppgtt::Frames;
+use vgpu_sched::saved::Saved;
+use vgpu_sched::vgpu::Drained;
 
 /// What a migration does with a vGPU. Each may be called again when it was
 /// called before.
@@ -43,19 +35,18 @@ pub trait Migrant: Send + Sync {
     ///
     /// # Errors
     /// When it cannot be had.
-    fn save(&self) -> anyhow::Result<Vec<Section<'static>>>;
+    fn save(&self) -> anyhow::Result<Saved>;
 
     /// Pages that may have been written behind Xen's back since the last
-    /// call: by work that ran, by vgpud, by the device model. Sorted, each
-    /// once.
+    /// call: by work that ran, by vgpud, by the device model.
     ///
     /// # Errors
     /// When they are not known.
-    fn written(&self) -> anyhow::Result<Vec<Gfn>>;
+    fn written(&self) -> anyhow::Result<Frames>;
 
     /// Tells Xen that these pages were written.
     ///
     /// # Errors
     /// When Xen refuses.
-    fn name(&self, gfns: &[Gfn]) -> anyhow::Result<()>;
+    fn name(&self, frames: &Frames) -> anyhow::Result<()>;
 }

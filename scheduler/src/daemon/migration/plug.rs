@@ -106,10 +106,11 @@ impl Plug {
         migration.at_stop = pages;
         let Pages { named, .. } = migration.copying;
         log::info!(
-            "domain {}: stopped; {} elements ended, {} to run again; {} pages named, {named} before",
+            "domain {}: stopped; the GPU took {:.1} ms, {} elements are to run again; \
+             {} pages named, {named} before",
             self.record.domid(),
-            drained.ended,
-            drained.cancelled,
+            ms(drained.waited),
+            drained.put_back,
             pages.named,
         );
         Ok(())
@@ -120,15 +121,15 @@ impl Plug {
         let file = self.file.take().context("no file was given by add-fd")?;
         self.record.reached(Step::Save)?;
         let start = Instant::now();
-        let mut sections = self.record.guest()?.save()?;
+        let saved = self.record.guest()?.save()?;
         // QEMU's part, too: from the answer to `stop` on.
         let before: f64 = self.record.now().downtime.iter().map(|(_, t)| t).sum();
         let qemu = Duration::from_secs_f64((ms(instant.elapsed()) - before).max(0.0) / 1000.0);
         self.record.waited(Cause::Save, qemu);
         let times = Times::new(time, &self.record.now().downtime);
         let times = times.to_bytes()?;
-        sections.push(Section::optional(super::TIMES, 1, &times));
-        let (theirs, ours) = file.append(&sections)?;
+        let times = Section::optional(super::TIMES, 1, &times);
+        let (theirs, ours) = file.append(saved.writer()?.section(&times))?;
         self.record.enter(Phase::Saved);
         let migration = self.record.migration();
         log::info!(

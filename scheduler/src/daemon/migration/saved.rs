@@ -3,33 +3,21 @@
 use std::fs::File;
 
 use anyhow::Context;
-use vgpu_migrate::stream::{Known, Name, Section, Stream, find, read_file};
+use vgpu_migrate::stream::{Known, Stream, find, read_file};
+use vgpu_sched::saved::Saved;
 
-/// The sections this vgpud can read. Others are refused if the guest needs
-/// them.
-pub const KNOWN: [Known; 4] = [
-    known(Name::HOST),
-    known(Name::DEVICE),
-    known(Name::SCHEDULER),
-    known(super::TIMES),
-];
+use super::TIMES;
+use super::times::Times;
 
-const fn known(name: Name) -> Known {
-    Known {
-        name,
-        oldest: 1,
-        newest: 1,
-    }
+/// A vGPU's saved state, and what its guest waited for so far.
+pub struct Arriving {
+    /// The state.
+    pub saved: Saved,
+    /// What the source told of the downtime, if it did.
+    pub times: Option<Times>,
 }
 
-/// A vGPU's saved state, whole and of known sections. Bodies are yet to be
-/// read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
-    sections: Vec<Section<'static>>,
-}
-
-impl Saved {
+impl Arriving {
     /// Reads the stream behind QEMU's state. The file's position stays.
     ///
     /// # Errors
@@ -38,22 +26,27 @@ impl Saved {
         let bytes = read_file(file).context("cannot read the saved state")?;
         let (_, stream) = find(&bytes)
             .context("the saved state has no vGPU in it, or not the one that belongs to it")?;
-        let stream = Stream::parse(stream, &KNOWN).context("the saved vGPU")?;
-        let sections = KNOWN.iter().filter_map(|k| stream.get(k.name));
-        let owned = |s: &Section<'_>| Section {
-            name: s.name,
-            version: s.version,
-            required: s.required,
-            body: s.body.to_vec().into(),
-        };
+        let saved = Saved::parse(stream).context("the saved vGPU")?;
         Ok(Self {
-            sections: sections.map(owned).collect(),
+            saved,
+            times: times(stream),
         })
     }
+}
 
-    /// The body of a section, if it is there.
-    pub fn body(&self, name: Name) -> Option<&[u8]> {
-        let section = self.sections.iter().find(|s| s.name == name)?;
-        Some(&section.body)
-    }
+/// The optional section. What is wrong with it is no reason to refuse a guest.
+fn times(stream: &[u8]) -> Option<Times> {
+    let times = Known {
+        name: TIMES,
+        oldest: 1,
+        newest: 1,
+    };
+    let known: Vec<Known> = vgpu_sched::saved::KNOWN
+        .into_iter()
+        .chain([times])
+        .collect();
+    let stream = Stream::parse(stream, &known).ok()?;
+    let section = stream.get(TIMES)?;
+    let times = Times::parse(&section.body);
+    times.inspect_err(|e| log::warn!("{e:#}")).ok()
 }
