@@ -12,6 +12,9 @@ mod migrant;
 mod plug;
 mod record;
 mod saved;
+mod sender;
+#[cfg(test)]
+mod tests;
 mod times;
 mod tracker;
 

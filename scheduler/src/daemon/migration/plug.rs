@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use vgpu_control::{Cause, Pages, Phase, Step};
 use vgpu_migrate::stream::Section;
 use vgpu_sched::qmp::{Hooks, Verdict};
@@ -12,7 +12,7 @@ use vgpu_sched::qmp::{Hooks, Verdict};
 use super::file::SaveFile;
 use super::record::{Record, line, ms};
 use super::times::Times;
-use super::tracker::{Tracker, name_written};
+use super::tracker::{Tracker, name_written, sending_ms};
 
 /// How long the GPU may take to end what it is at, before it is taken off and
 /// has to do it again at the target.
@@ -27,6 +27,8 @@ const DRAIN: Duration = Duration::from_millis(100);
 /// may be written after it.
 pub struct Plug {
     record: Arc<Record>,
+    /// libxl's process, as of the last conversation.
+    toolstack: Option<i32>,
     tracker: Option<Tracker>,
     file: Option<SaveFile>,
     /// When the guest was found standing still.
@@ -38,6 +40,7 @@ impl Plug {
     pub fn new(record: Arc<Record>) -> Self {
         Self {
             record,
+            toolstack: None,
             tracker: None,
             file: None,
             stopped: None,
@@ -58,7 +61,7 @@ impl Plug {
         self.record.reached(Step::Begin)?;
         let start = Instant::now();
         guest.begin_save()?;
-        let tracker = Tracker::start(&self.record, guest).context("cannot start a thread");
+        let tracker = Tracker::start(&self.record, guest, self.toolstack).context("cannot start a thread");
         if tracker.is_err() {
             self.end();
         }
@@ -101,6 +104,7 @@ impl Plug {
         let start = Instant::now();
         let pages = name_written(&*guest).context("pages the GPU wrote cannot be named")?;
         self.record.waited(Cause::NamePages, start.elapsed());
+        self.predict(now.0, pages)?;
         self.record.enter(Phase::Stopped);
         let mut migration = self.record.migration();
         migration.at_stop = pages;
@@ -112,6 +116,27 @@ impl Plug {
             ms(drained.waited),
             drained.put_back,
             pages.named,
+        );
+        Ok(())
+    }
+
+    /// Whether the guest, which stands still since `stopped`, may stand still
+    /// for as long as it takes to bring over the last `pages`.
+    fn predict(&self, stopped: Instant, pages: Pages) -> anyhow::Result<()> {
+        let mut migration = self.record.migration();
+        // Of `xl save` nothing is known: it sends all memory now.
+        let Some(rate) = migration.send_rate else {
+            return Ok(());
+        };
+        let predicted = ms(stopped.elapsed()) + sending_ms(pages.named, rate);
+        migration.predicted_ms = Some(predicted);
+        ensure!(
+            predicted <= migration.limit_ms,
+            "it would stand still for {predicted:.0} ms, allowed: {:.0}; {} pages and the state \
+             are left at {} KiB/s",
+            migration.limit_ms,
+            pages.named,
+            rate >> 10
         );
         Ok(())
     }
@@ -154,6 +179,10 @@ impl Plug {
 }
 
 impl Hooks for Plug {
+    fn client(&mut self, pid: i32) {
+        self.toolstack = Some(pid);
+    }
+
     fn dirty_log(&mut self, enable: bool) -> Verdict {
         if enable {
             let begun = self.begin();

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use vgpu_control::Pages;
+use vgpu_control::{Pages, Phase};
 use vgpu_sched::sync::lock;
 
 use super::migrant::Migrant;
-use super::record::Record;
+use super::record::{Record, ms};
+use super::sender::Sender;
 
 /// How often: a few times in a pass of libxc over a small guest.
 const EVERY: Duration = Duration::from_millis(100);
@@ -28,18 +29,24 @@ struct Shared {
 }
 
 impl Tracker {
-    /// Starts one.
+    /// Starts one. It watches the process `toolstack`, too, and ends the
+    /// attempt when that is killed.
     ///
     /// # Errors
     /// When the system has no more threads.
-    pub fn start(record: &Arc<Record>, guest: Arc<dyn Migrant>) -> std::io::Result<Self> {
+    pub fn start(
+        record: &Arc<Record>,
+        guest: Arc<dyn Migrant>,
+        toolstack: Option<i32>,
+    ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let thread = std::thread::Builder::new()
             .name(format!("dirty{}", record.domid()))
             .spawn({
                 let shared = Arc::clone(&shared);
                 let record = Arc::clone(record);
-                move || shared.run(&record, &*guest)
+                let sender = toolstack.map(Sender::new);
+                move || shared.run(&record, &*guest, sender)
             })?;
         Ok(Self {
             shared,
@@ -65,7 +72,7 @@ impl Drop for Tracker {
 }
 
 impl Shared {
-    fn run(&self, record: &Record, guest: &dyn Migrant) {
+    fn run(&self, record: &Record, guest: &dyn Migrant, mut sender: Option<Sender>) {
         let mut failed = false;
         loop {
             let asleep = lock(&self.asleep);
@@ -76,11 +83,24 @@ impl Shared {
                 return;
             }
             drop(slept);
+            if let Some(sender) = &mut sender {
+                if !sender.lives() {
+                    give_up(record, guest);
+                    return;
+                }
+                sender.look();
+            }
+            let start = Instant::now();
             match name_written(guest) {
                 Ok(pages) => {
                     let mut migration = record.migration();
                     migration.rounds += 1;
                     add(&mut migration.copying, pages);
+                    migration.send_rate = sender.as_ref().and_then(Sender::rate);
+                    migration.predicted_ms = migration.send_rate.map(|rate| {
+                        let looking = ms(start.elapsed());
+                        looking + sending_ms(pages.named, rate)
+                    });
                 }
                 // It is tried again when the guest stops, and counts then.
                 Err(e) if !failed => {
@@ -91,6 +111,31 @@ impl Shared {
             }
         }
     }
+}
+
+/// The toolstack was killed and will tell nobody that it came to nothing.
+fn give_up(record: &Record, guest: &dyn Migrant) {
+    let domid = record.domid();
+    let reason = "the toolstack's process is gone; the guest goes on here";
+    log::warn!("domain {domid}: {reason}");
+    if let Err(e) = guest.end_save() {
+        log::error!("domain {domid}: the vGPU does not go on as before: {e:#}");
+    }
+    record.enter(Phase::GivenUp);
+    record.migration().failure = Some(reason.into());
+}
+
+/// Bytes of state that go with the pages: the device's, the page table's and
+/// QEMU's are some hundred KiB.
+const STATE_BYTES: f64 = 512.0 * 1024.0;
+
+/// How long it takes to bring over so many pages, and the state, at so many
+/// bytes a second; milliseconds.
+pub fn sending_ms(pages: u64, rate: u64) -> f64 {
+    // Pages are far fewer than 2^52, and a rate need not be exact.
+    let number = |n: u64| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+    let kib = number(rate >> 10).max(1.0);
+    (number(pages) * 4.0 + STATE_BYTES / 1024.0) / kib * 1000.0
 }
 
 /// Adds pages to a sum.
