@@ -38,7 +38,7 @@ migrate() {
     name=$1
     stage "xl migrate $1: $2"
     start=$(uptime_now)
-    timeout 240 xl -vvv migrate -s '' "$1" "${3:-$receiver}" >"/results/xl-migrate-$2.txt" 2>&1
+    timeout 240 xl migrate -s '' "$1" "${3:-$receiver}" >"/results/xl-migrate-$2.txt" 2>&1
     fact "migrate-exit/$2" $?
     fact "migrate-seconds/$2" "$(since "$start")"
     alive "$1" "$2"
@@ -48,16 +48,25 @@ migrate() {
 save_restore() {
     stage "xl save $1"
     start=$(uptime_now)
-    timeout 240 xl -vvv save "$1" "/tmp/$1.save" >"/results/xl-save-$2.txt" 2>&1
+    timeout 240 xl save "$1" "/tmp/$1.save" >"/results/xl-save-$2.txt" 2>&1
     fact "save-exit/$2" $?
     fact "save-seconds/$2" "$(since "$start")"
     stage "xl restore $1"
     start=$(uptime_now)
-    timeout 240 xl -vvv restore "/tmp/$1.save" >"/results/xl-restore-$2.txt" 2>&1
+    timeout 240 xl restore "/tmp/$1.save" >"/results/xl-restore-$2.txt" 2>&1
     fact "restore-exit/$2" $?
     fact "restore-seconds/$2" "$(since "$start")"
     rm -f "/tmp/$1.save"
     alive "$1" "$2"
+}
+
+# aborted NAME TAG [RECEIVER]: a migration that comes to nothing; the guest goes
+# on where it is.
+aborted() {
+    migrate "$@"
+    # What a receiver left that was killed.
+    xl destroy "$1--incoming" >/dev/null 2>&1
+    fact "domains/$2" "$(xenstore-list /local/domain | wc -l)"
 }
 
 guest_config plain ""
@@ -95,6 +104,24 @@ while [ $round -lt $rounds ]; do
     round=$((round + 1))
     migrate g1 "round-$round"
 done
+
+# Stages at which it can come to nothing: the first, the copying of memory, the
+# guest's stop, the vGPU's state, the target.
+aborts="save"
+[ "$LAB_SHORT" = 1 ] || aborts="begin stop save killed no-vgpud"
+for abort in $aborts; do
+    case $abort in
+    begin | stop | save)
+        [ "$LAB_DEVICE" = 1 ] && vgpuctl migrate-fail "$(cat /run/domid-g1)" "$abort"
+        aborted g1 "abort-$abort"
+        ;;
+    killed) aborted g1 abort-killed "exec timeout -s KILL 8 xl migrate-receive" ;;
+    no-vgpud) aborted g1 abort-no-vgpud "VGPU_SOCKET=/nowhere exec xl migrate-receive" ;;
+    esac
+done
+fact aborts "$aborts"
+stage "g1 once more, after all that"
+migrate g1 "after-aborts"
 
 stage "g1 stops"
 guest_do g1 60 work stop migrate

@@ -91,6 +91,8 @@ pub struct Settings<'a> {
     pub device: bool,
     /// Our programs that guests get.
     pub guest_programs: &'a [GuestProgram],
+    /// More for the command line of guests' kernels.
+    pub guest_options: &'a str,
     /// Kernels that guests boot besides dom0's.
     pub kernels: &'a [(GuestKernel, KernelImage)],
     /// Fewer tests and rounds.
@@ -140,6 +142,9 @@ impl Payload {
             images,
             script: &initrd_script,
             plain: settings.plain_boot,
+            command_line: format!("{GUEST_COMMAND_LINE} {}", settings.guest_options)
+                .trim_end()
+                .to_owned(),
         };
         boot.stage(&dom0, "boot", &images.kernel(), &images.modules())?;
         for (kernel, image) in settings.kernels {
@@ -285,6 +290,7 @@ struct Boot<'a> {
     /// /init of the initial RAM disk.
     script: &'a Path,
     plain: bool,
+    command_line: String,
 }
 
 impl Boot<'_> {
@@ -300,11 +306,12 @@ impl Boot<'_> {
             copy(kernel, &boot.join("vmlinuz"))?;
             format!(
                 "kernel = \"{there}/vmlinuz\"\nramdisk = \"{there}/initrd\"\n\
-                 cmdline = \"{GUEST_COMMAND_LINE}\"\n"
+                 cmdline = \"{}\"\n",
+                self.command_line
             )
         } else {
             let size = usize::try_from(fs::metadata(&initrd)?.len())?;
-            let parts = handover::prepare(&fs::read(kernel)?, size, GUEST_COMMAND_LINE)?;
+            let parts = handover::prepare(&fs::read(kernel)?, size, &self.command_line)?;
             fs::write(boot.join("stub"), parts.stub)?;
             fs::write(boot.join("kernel"), parts.kernel)?;
             fs::write(boot.join("parameters"), parts.parameters)?;

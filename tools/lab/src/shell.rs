@@ -31,6 +31,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
         scenario: "shell",
         device,
         guest_programs: if device { &PROGRAMS } else { &[] },
+        guest_options: "",
         kernels: &[],
         short: false,
         plain_boot: false,

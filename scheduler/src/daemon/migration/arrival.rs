@@ -14,7 +14,7 @@ pub fn loaded(record: &Record, times: Option<&Times>, took: Duration) {
     let mut migration = record.migration();
     if let Some(times) = times {
         let transfer = times.since_saved().saturating_sub(took);
-        migration.downtime = times.downtime().to_vec();
+        times.tell(&mut migration);
         migration.downtime.push((Cause::Transfer, ms(transfer)));
     }
     migration.downtime.push((Cause::Load, ms(took)));

@@ -61,7 +61,8 @@ impl Plug {
         self.record.reached(Step::Begin)?;
         let start = Instant::now();
         guest.begin_save()?;
-        let tracker = Tracker::start(&self.record, guest, self.toolstack).context("cannot start a thread");
+        let tracker =
+            Tracker::start(&self.record, guest, self.toolstack).context("cannot start a thread");
         if tracker.is_err() {
             self.end();
         }
@@ -151,7 +152,7 @@ impl Plug {
         let before: f64 = self.record.now().downtime.iter().map(|(_, t)| t).sum();
         let qemu = Duration::from_secs_f64((ms(instant.elapsed()) - before).max(0.0) / 1000.0);
         self.record.waited(Cause::Save, qemu);
-        let times = Times::new(time, &self.record.now().downtime);
+        let times = Times::new(time, &self.record.now());
         let times = times.to_bytes()?;
         let times = Section::optional(super::TIMES, 1, &times);
         let (theirs, ours) = file.append(saved.writer()?.section(&times))?;

@@ -81,7 +81,10 @@ fn helper_of(parent: i32) -> Option<i32> {
         let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
         for child in children.split_whitespace() {
             let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
-            if name.trim_end().starts_with(HELPER.get(..15).unwrap_or(HELPER)) {
+            if name
+                .trim_end()
+                .starts_with(HELPER.get(..15).unwrap_or(HELPER))
+            {
                 return child.parse().ok();
             }
         }

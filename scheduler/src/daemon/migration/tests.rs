@@ -156,8 +156,14 @@ fn a_guest_is_saved_behind_qemus_state_and_read_again() {
     super::submitted(&target);
     let causes: Vec<Cause> = target.now().downtime.iter().map(|(c, _)| *c).collect();
     assert_eq!(causes.len(), 7);
-    assert_eq!(causes[..4], [Cause::Drain, Cause::NamePages, Cause::Save, Cause::Transfer]);
-    assert_eq!(causes[4..], [Cause::Load, Cause::Start, Cause::FirstSubmission]);
+    assert_eq!(
+        causes[..4],
+        [Cause::Drain, Cause::NamePages, Cause::Save, Cause::Transfer]
+    );
+    assert_eq!(
+        causes[4..],
+        [Cause::Load, Cause::Start, Cause::FirstSubmission]
+    );
     assert_eq!(target.phase(), Phase::Arrived);
 }
 
@@ -167,7 +173,10 @@ fn a_file_without_a_vgpu_is_refused() {
     std::fs::write(&rig.path, vec![9; 5000]).unwrap();
     let error = Arriving::read(&File::open(&rig.path).unwrap());
     let error = format!("{:#}", error.err().unwrap());
-    assert!(error.starts_with("the saved state has no vGPU in it"), "{error}");
+    assert!(
+        error.starts_with("the saved state has no vGPU in it"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -192,7 +201,10 @@ fn whatever_fails_the_guest_goes_on() {
         };
         let reason = reason(verdict);
         assert!(reason.starts_with("domain 7: its vGPU"), "{reason}");
-        assert!(reason.ends_with("it was broken; the guest goes on here"), "{reason}");
+        assert!(
+            reason.ends_with("it was broken; the guest goes on here"),
+            "{reason}"
+        );
         assert_eq!(rig.record.now().failure, Some(reason));
         // What libxl does then.
         assert_eq!(rig.plug.dirty_log(false), Verdict::Pass);
@@ -270,7 +282,10 @@ fn a_toolstack_that_was_killed_is_noticed() {
         std::thread::yield_now();
     }
     let failure = rig.record.now().failure.unwrap();
-    assert!(failure.starts_with("the toolstack's process is gone"), "{failure}");
+    assert!(
+        failure.starts_with("the toolstack's process is gone"),
+        "{failure}"
+    );
     assert_eq!(rig.guest.noted(), ["begin", "end"]);
     assert_eq!(rig.plug.dirty_log(true), Verdict::Pass);
     assert_eq!(rig.record.now().failure, None);

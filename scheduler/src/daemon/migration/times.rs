@@ -1,10 +1,10 @@
-//! What the source tells the target of the downtime so far.
+//! What the source tells the target of the migration so far.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use vgpu_control::Cause;
+use vgpu_control::{Cause, Migration, Pages};
 
 /// The body of the section `times`, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,16 +15,37 @@ pub struct Times {
     saved_ns: u64,
     /// What the guest had waited for by then, milliseconds.
     downtime: Vec<(Cause, f64)>,
+    /// Looks at the pages while the guest ran.
+    rounds: u64,
+    /// Pages while it ran.
+    copying: Pages,
+    /// Pages once it stood still.
+    at_stop: Pages,
+    /// Bytes a second that were sent.
+    send_rate: Option<u64>,
 }
 
 impl Times {
     /// Of a guest that stands still since `stopped`, saved now.
-    pub fn new(stopped: SystemTime, downtime: &[(Cause, f64)]) -> Self {
+    pub fn new(stopped: SystemTime, migration: &Migration) -> Self {
         Self {
             stopped_ns: nanos(stopped),
             saved_ns: nanos(SystemTime::now()),
-            downtime: downtime.to_vec(),
+            downtime: migration.downtime.clone(),
+            rounds: migration.rounds,
+            copying: migration.copying,
+            at_stop: migration.at_stop,
+            send_rate: migration.send_rate,
         }
+    }
+
+    /// Tells the target's record what there was at the source.
+    pub fn tell(&self, migration: &mut Migration) {
+        migration.downtime.clone_from(&self.downtime);
+        migration.rounds = self.rounds;
+        migration.copying = self.copying;
+        migration.at_stop = self.at_stop;
+        migration.send_rate = self.send_rate;
     }
 
     /// As the section has it.
@@ -41,11 +62,6 @@ impl Times {
     /// When it is not what it has to be.
     pub fn parse(bytes: &[u8]) -> anyhow::Result<Self> {
         serde_json::from_slice(bytes).context("section times")
-    }
-
-    /// What the guest had waited for.
-    pub fn downtime(&self) -> &[(Cause, f64)] {
-        &self.downtime
     }
 
     /// How long ago it was saved. Hosts whose clocks disagree may find that it

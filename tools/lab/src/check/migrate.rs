@@ -11,6 +11,8 @@ use crate::facts::{Facts, Report};
 const ROUNDS: (usize, usize) = (10, 2);
 /// Of the one without.
 const PLAIN_ROUNDS: (usize, usize) = (3, 1);
+/// The migration after those that were made to fail.
+const AFTER: &str = "after-aborts";
 
 /// The downtime of `tag` by the guest's own clock, milliseconds. What the
 /// guest reports of a gap begins with the clock that counts suspension.
@@ -26,6 +28,24 @@ fn exit_wrong(dom0: &Report, what: &str, tag: &str) -> Option<String> {
         Some(status) => Some(format!("{tag}: xl {what} ended with {status}")),
         None => Some(format!("{tag}: xl {what} was not run")),
     }
+}
+
+/// What is wrong with a migration that had to come to nothing: the guest is
+/// where it was, alone, and runs.
+fn abort_wrong(dom0: &Report, guest: &Report, tag: &str) -> Option<String> {
+    match dom0.get(&format!("migrate-exit/{tag}")) {
+        None => return Some(format!("{tag}: xl migrate was not run")),
+        Some("0") => return Some(format!("{tag}: xl migrate ended with 0")),
+        Some("124") => return Some(format!("{tag}: xl migrate did not end")),
+        Some(_) => {}
+    }
+    // Domain 0 and the guest.
+    match dom0.get(&format!("domains/{tag}")) {
+        Some("2") => {}
+        domains => return Some(format!("{tag}: {domains:?} domains are left, not 2")),
+    }
+    let ran = guest.get(&format!("gap/{tag}")).is_some();
+    (!ran).then(|| format!("{tag}: the guest does not run any more"))
 }
 
 fn median(values: &[f64]) -> Option<f64> {
@@ -50,7 +70,20 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
     for tag in rounds.iter().chain(&plain) {
         failures.extend(exit_wrong(dom0, "migrate", tag));
     }
+    failures.extend(exit_wrong(dom0, "migrate", AFTER));
     let guest = facts.guest("g1");
+    let aborts: Vec<String> = dom0
+        .get("aborts")
+        .unwrap_or("")
+        .split_whitespace()
+        .map(|a| format!("abort-{a}"))
+        .collect();
+    if aborts.is_empty() {
+        failures.push("aborted: no migration was".into());
+    }
+    for tag in &aborts {
+        failures.extend(abort_wrong(dom0, &guest, tag));
+    }
     let times = |guest: &Report, tags: &[String]| -> Vec<f64> {
         tags.iter().filter_map(|tag| downtime(guest, tag)).collect()
     };
@@ -80,7 +113,8 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
     }
     failures.extend(teardown::wrong(dom0, &["g1", "plain"]));
     let mut statuses = Map::new();
-    for tag in std::iter::once("save").chain(rounds.iter().map(String::as_str)) {
+    let tags = rounds.iter().chain(&aborts).map(String::as_str);
+    for tag in ["save", AFTER].into_iter().chain(tags) {
         let lines = dom0.block(&format!("status/{tag}"));
         if let Ok(status) = serde_json::from_str::<Value>(&lines.join("\n")) {
             statuses.insert(tag.to_owned(), status);
@@ -97,6 +131,7 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
             "downtime_ms_no_vgpu": without,
             "downtime_ms_save": downtime(&guest, "save"),
             "ratio": ratio,
+            "aborted": aborts,
             "migrations": Value::Object(statuses),
         }),
         details: None,
