@@ -11,6 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
+use vgpu_config::Gpu;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
@@ -28,8 +30,9 @@ struct Args {
     #[arg(long)]
     dm: Option<PathBuf>,
 
-    /// The GPU.
-    #[arg(long, value_enum, default_value = "softgpu")]
+    /// What the GPU is, and so every guest's: bdw or kbl. The only GPU there is
+    /// now is a software one in this process.
+    #[arg(long, value_enum, default_value = "bdw")]
     gpu: GpuKind,
 
     /// Seconds a device model may take to attach to its guest.
@@ -52,6 +55,12 @@ struct Args {
     #[arg(long, default_value_t, value_name = "MODE")]
     switch_mode: SwitchMode,
 
+    /// What is done about batches that guests' users submit: off, note or refuse.
+    /// Noting names what has no place in them to whoever inspects the vGPU;
+    /// refusing stops the context. No safety rests on either.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    scan: ScanMode,
+
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
     state_dir: PathBuf,
@@ -60,8 +69,19 @@ struct Args {
 /// The GPUs there are.
 #[derive(Clone, Copy, ValueEnum)]
 enum GpuKind {
-    /// A software Gen8 GPU in this process.
-    Softgpu,
+    /// Broadwell GT2.
+    Bdw,
+    /// Kaby Lake GT2.
+    Kbl,
+}
+
+impl From<GpuKind> for Gpu {
+    fn from(kind: GpuKind) -> Self {
+        match kind {
+            GpuKind::Bdw => Self::Bdw,
+            GpuKind::Kbl => Self::Kbl,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -89,13 +109,12 @@ fn run(args: Args) -> anyhow::Result<()> {
             .context("cannot find this program's directory")?
             .with_file_name("vgpu-dm"),
     };
-    let GpuKind::Softgpu = args.gpu;
     let config = Config {
         run_limit: Duration::from_secs(args.run_limit),
         switch_mode: args.switch_mode,
         ..Config::default()
     };
-    let platform = XenPlatform::open(&config)?;
+    let platform = XenPlatform::open(args.gpu.into(), config, args.scan)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
         downtime: Duration::from_millis(args.downtime_limit),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gen8::Engine;
+use gen8::{Engine, Platform};
 use gpu_bus::Gpu;
 use guest_memory::{GuestMemory, WrittenPages};
 use vgpu_config::Share;
@@ -13,7 +13,9 @@ use vgpu_ring::Request;
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
-use crate::engine::{BringUpError, Common, EngineUnit, EngineView, Hardware};
+use crate::engine::{
+    BringUpError, Common, EngineUnit, EngineView, Hardware, IdleContext, IdleError,
+};
 use crate::events::EventSink;
 use crate::ggtt::GuestGgtt;
 use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
@@ -30,6 +32,8 @@ use crate::windows::Windows;
 /// What can be chosen about the scheduler.
 #[derive(Clone)]
 pub struct Config {
+    /// What the GPU is, and so are the vGPUs.
+    pub gpu: &'static Platform,
     /// How long a workload may hold an engine.
     pub run_limit: Duration,
     /// Pages of 4 KiB for shadow tables, shadow rings and the like.
@@ -45,6 +49,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            gpu: Default::default(),
             run_limit: Duration::from_secs(10),
             // 1 GiB; taken in pieces of 2 MiB as needed.
             own_pages: 1 << 18,
@@ -64,6 +69,9 @@ pub enum SchedulerError {
     /// An engine did not come up.
     #[error(transparent)]
     BringUp(#[from] BringUpError),
+    /// No context to take others off with.
+    #[error(transparent)]
+    Idle(#[from] IdleError),
     /// No thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -77,6 +85,7 @@ pub enum SchedulerError {
 
 /// What vGPUs share.
 pub(crate) struct Shared {
+    pub gpu: &'static Platform,
     pub dma: Arc<DmaSpace>,
     pub pages: Arc<HostPages>,
     pub windows: Arc<Windows>,
@@ -117,6 +126,7 @@ impl Scheduler {
             mode: config.switch_mode,
             trace: Arc::clone(&trace),
             line: Arc::clone(&line),
+            gpu: config.gpu,
         };
         let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
             let hardware = Hardware::bring_up(
@@ -126,7 +136,8 @@ impl Scheduler {
                 pages.allocate()?,
                 Arc::clone(&reset),
             )?;
-            Ok(EngineUnit::new(hardware, common.clone()))
+            let idle = IdleContext::new(config.gpu, engine, &pages, &windows)?;
+            Ok(EngineUnit::new(hardware, idle, common.clone()))
         };
         interrupt::disable(&gpu);
         let engines = Arc::new([
@@ -152,6 +163,7 @@ impl Scheduler {
             gpu,
             line,
             shared: Arc::new(Shared {
+                gpu: config.gpu,
                 dma,
                 pages,
                 windows,
@@ -185,7 +197,7 @@ impl Scheduler {
         }
         let restored = config.restored.take();
         if let Some(saved) = &restored {
-            saved.check()?;
+            saved.check(self.shared.gpu)?;
         }
         let vgpu = Vgpu::new(Arc::clone(&self.shared), config, memory, table, events)?;
         if let Some(saved) = &restored {

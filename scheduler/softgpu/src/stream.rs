@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use gen8::cmd::{self, Privilege, mi_op};
+use gen8::cmd::{Privilege, mi_op};
 use gen8::{Engine, lrc, ring};
 
 use crate::bits::{hi, index, join, lo};
@@ -144,11 +144,11 @@ impl Streamer {
             return Ok(self.fetch.dword(&mut self.memory, Space::Ggtt, at, limit)?);
         }
         let b = self.batch();
+        let at = b.at.wrapping_add(u64::from(i) * 4);
         let limit = match self.flow {
-            Flow::Indirect(end) => end.saturating_sub(b.at),
+            Flow::Indirect(end) => end.saturating_sub(at),
             _ => u64::MAX,
         };
-        let at = b.at.wrapping_add(u64::from(i) * 4);
         Ok(self.fetch.dword(&mut self.memory, b.space(), at, limit)?)
     }
 
@@ -183,7 +183,8 @@ impl Streamer {
             self.advance(1);
             return Ok(());
         }
-        let command = cmd::decode(self.engine, dw0).ok_or(Stop::Instruction)?;
+        let found = self.core.platform.commands.decode(self.engine, dw0);
+        let command = found.ok_or(Stop::Instruction)?;
         let n = command.dwords(dw0);
         match self.flow {
             Flow::Ring if u64::from(n) * 4 > u64::from(self.ring.ahead()) => {
@@ -195,7 +196,7 @@ impl Streamer {
             _ => {}
         }
         let client = dw0 >> 29;
-        let pipe_control = dw0 >> 16 == 0x7a00;
+        let pipe_control = command.name == "PIPE_CONTROL";
         if client == 3 && !pipe_control {
             // 3D and media state: nothing here draws.
             self.advance(n);

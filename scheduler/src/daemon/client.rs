@@ -100,7 +100,8 @@ fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> a
     if domid == 0 || domid >= FIRST_RESERVED {
         bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
     }
-    let spec: VgpuSpec = register.vgpu.parse()?;
+    let mut spec: VgpuSpec = register.vgpu.parse()?;
+    spec.gpu = Some(spec.gpu_on(shared.platform.gpu())?);
     let saved = if register.incoming {
         let file = fds.into_iter().next();
         let file = file.context("the guest is to be restored, and no file came with that")?;

@@ -82,7 +82,7 @@ impl Guest {
         let restored = arriving.map(|a| &a.saved);
         let domid = register.domid;
         if let Some(saved) = restored {
-            saved.fits(platform.gpu())?;
+            saved.fits(&platform.gpu().to_string())?;
         }
         let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
         let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
@@ -112,7 +112,7 @@ impl Guest {
         let device = device.context("no memory for the device's state")?;
         let start = StartDm {
             restored: restored.is_some(),
-            ..StartDm::new(domid, claim.spec(), vgpu.table().gfn())
+            ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
         };
         let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
         fds.extend(device.as_ref().map(AsFd::as_fd));
@@ -143,7 +143,7 @@ impl Guest {
             fate,
             running: Mutex::new(Some(Running { worker, vgpu })),
             failure: Mutex::new(None),
-            gpu: platform.gpu().to_owned(),
+            gpu: platform.gpu().to_string(),
             progress: Mutex::default(),
             proxy: Mutex::new(proxy),
             migration,
@@ -240,9 +240,12 @@ impl Guest {
         let requests = lock(&self.running)
             .as_ref()
             .map_or(0, |r| r.worker.requests());
+        // Not in the struct expression, to the end of which the guard would
+        // live: the claim is locked behind `running`, never before it.
+        let vgpu = lock(&self.claim).spec().to_string();
         Entry {
             domid: self.domid,
-            vgpu: lock(&self.claim).spec().to_string(),
+            vgpu,
             state: self.state(),
             qemu_pid: self.qemu_pid,
             dm_pid: self.dm.pid(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
 use vgpu_sched::events::EventSink;
@@ -87,11 +87,11 @@ pub struct Identity {
 
 /// The host.
 pub trait Platform: Send + Sync {
+    /// What the GPU is.
+    fn gpu(&self) -> Gpu;
+
     /// Who the guest `domid` is, as far as Xen's toolstack tells.
     fn identify(&self, domid: u16) -> Identity;
-
-    /// Which GPU it has, as `gpu=` names it.
-    fn gpu(&self) -> &str;
 
     /// Adds a vGPU for the guest `domid` with `share` of the GPU's time, new or
     /// as it was saved. The guest's page table is RAM of the guest, or else

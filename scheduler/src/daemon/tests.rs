@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use guest_memory::{Gfn, WrittenPages};
 use serde_json::{Value, json};
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{
     ClientRequest, Connection, EngineSample, Entry, FromDm, Held, LaneSample, QmpSockets, Register,
     Reply, Sample, State, ToDm, TraceEvent, TracePage, What,
@@ -139,6 +140,10 @@ struct FakeVgpu {
 }
 
 impl Platform for FakePlatform {
+    fn gpu(&self) -> Gpu {
+        Gpu::Bdw
+    }
+
     fn identify(&self, domid: u16) -> Identity {
         Identity {
             uuid: Some(
@@ -148,10 +153,6 @@ impl Platform for FakePlatform {
             ),
             name: Some(format!("guest-{domid}")),
         }
-    }
-
-    fn gpu(&self) -> &str {
-        "bdw"
     }
 
     fn add_vgpu(
@@ -306,6 +307,16 @@ struct Fixture {
     daemon: Option<Daemon>,
 }
 
+fn ask_at<T: serde::de::DeserializeOwned>(
+    socket: &Path,
+    request: &ClientRequest,
+) -> Result<T, String> {
+    let limit = Duration::from_secs(10);
+    let connection = Connection::connect(socket, limit).unwrap();
+    connection.send(request, &[]).unwrap();
+    connection.recv::<Reply<T>>().unwrap().0.into_result()
+}
+
 impl Fixture {
     fn new(name: &str, role: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
@@ -335,10 +346,7 @@ impl Fixture {
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: &ClientRequest) -> Result<T, String> {
-        let limit = Duration::from_secs(10);
-        let connection = Connection::connect(&self.dir.join("sock"), limit).unwrap();
-        connection.send(request, &[]).unwrap();
-        connection.recv::<Reply<T>>().unwrap().0.into_result()
+        ask_at(&self.dir.join("sock"), request)
     }
 
     fn list(&self) -> Vec<Entry> {
@@ -480,6 +488,11 @@ fn bad_requests_are_refused_with_the_reason() {
         reply.unwrap_err(),
         "vgpu: slot is \"77\", allowed: 2 to 31, decimal or 0x hexadecimal"
     );
+    let (_qemu, reply) = f.qemu("gpu=kbl,slot=5");
+    assert_eq!(
+        reply.unwrap_err(),
+        r#"vgpu: gpu is "kbl", allowed: bdw, which this host's GPU is"#
+    );
     for domid in [0, 0x7ff0, u16::MAX] {
         let register = Register {
             domid,
@@ -545,6 +558,30 @@ fn a_share_that_is_set_holds_for_the_guests_next_life() {
     assert_eq!(f.note(), "removed");
     f.gone();
     let _qemu = f.attached();
+}
+
+#[test]
+fn guests_are_looked_at_while_their_shares_change() {
+    let f = Fixture::new("at-once", "serves");
+    let _qemu = f.attached();
+    let socket = &f.dir.join("sock");
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            scope.spawn(move || {
+                for weight in 1..25 {
+                    let request = match n {
+                        0 | 1 => ClientRequest::Set {
+                            domid: 9,
+                            changes: format!("weight={weight}"),
+                        },
+                        2 => ClientRequest::List,
+                        _ => ClientRequest::Top { after: None },
+                    };
+                    ask_at::<Value>(socket, &request).unwrap();
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
 use softgpu::SoftGpu;
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
 use vgpu_sched::clock::{Clock, nanos};
@@ -16,6 +16,7 @@ use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::ppgtt::Frames;
 use vgpu_sched::saved::Saved;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
@@ -33,40 +34,61 @@ use super::translate;
 /// mapped beyond it.
 const CACHE_BYTES: u64 = 256 << 20;
 
-/// The software GPU is a Broadwell.
-const GPU: &str = "bdw";
-
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {
+    kind: Gpu,
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
+    scan: ScanMode,
     _gpu: Arc<SoftGpu>,
 }
 
 impl XenPlatform {
-    /// Takes the GPU over and opens Xen's nodes.
+    /// Takes the GPU over and opens Xen's nodes. `scan` is for every vGPU.
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(config: &Config) -> anyhow::Result<Self> {
+    pub fn open(gpu: Gpu, config: Config, scan: ScanMode) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
-        let gpu = SoftGpu::new(softgpu::Config::default(), dma.clone(), line.clone());
-        let scheduler = Scheduler::start(config, gpu.clone(), dma, line)
+        let kind = gpu;
+        let platform = match kind {
+            Gpu::Bdw => &gen8::platform::BDW,
+            Gpu::Kbl => &gen8::platform::KBL,
+        };
+        let config = Config {
+            gpu: platform,
+            ..config
+        };
+        let gpu = SoftGpu::new(
+            softgpu::Config {
+                platform,
+                ..softgpu::Config::default()
+            },
+            dma.clone(),
+            line.clone(),
+        );
+        let scheduler = Scheduler::start(&config, gpu.clone(), dma, line)
             .context("the scheduler does not start")?;
         Ok(Self {
+            kind,
             scheduler,
             privcmd,
+            scan,
             _gpu: gpu,
         })
     }
 }
 
 impl Platform for XenPlatform {
+    fn gpu(&self) -> Gpu {
+        self.kind
+    }
+
     fn identify(&self, domid: u16) -> Identity {
         let read = || -> Result<Identity, XenstoreError> {
             let xenstore = Xenstore::open()?;
@@ -78,10 +100,6 @@ impl Platform for XenPlatform {
             log::warn!("domain {domid}: {e}; its share cannot be kept");
             Identity::default()
         })
-    }
-
-    fn gpu(&self) -> &str {
-        GPU
     }
 
     fn add_vgpu(
@@ -100,6 +118,7 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            scan: self.scan,
             restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
         };

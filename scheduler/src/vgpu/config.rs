@@ -6,6 +6,7 @@ use super::SchedulerV1;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::TableLimits;
+use crate::scan::{ScanLimits, ScanMode};
 use crate::windows::WindowLimits;
 
 /// What can be chosen about a vGPU.
@@ -23,6 +24,10 @@ pub struct VgpuConfig {
     pub windows: WindowLimits,
     /// What one submission may cost.
     pub audit: AuditLimits,
+    /// What is done about its batches without privilege.
+    pub scan: ScanMode,
+    /// What that may cost in one submission.
+    pub scan_limits: ScanLimits,
     /// What was saved of it, if it is not new.
     pub restored: Option<SchedulerV1>,
 }

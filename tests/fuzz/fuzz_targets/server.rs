@@ -231,7 +231,9 @@ impl World {
 }
 
 fn run(data: &[u8]) {
-    let known: Vec<u32> = gen8::vreg::all()
+    let known: Vec<u32> = gen8::platform::BDW
+        .registers
+        .rows()
         .flat_map(|row| row.offsets().collect::<Vec<_>>())
         .collect();
     let mut world = World::new();

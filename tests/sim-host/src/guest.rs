@@ -31,7 +31,7 @@ pub struct SimGuestConfig {
     pub frames: usize,
     /// Virtual CPUs.
     pub vcpus: u32,
-    /// Its virtual GPU.
+    /// Its virtual GPU, which becomes what the host's GPU is.
     pub device: vgpu_device::Config,
     /// How long its device model's threads look for the next request before
     /// they sleep, at most.
@@ -179,7 +179,10 @@ impl SimGuest {
             domid: domain.id(),
             slot: SLOT,
             table_gfn: Some(PARKING_GFN),
-            device: config.device.clone(),
+            device: vgpu_device::Config {
+                gpu: host.platform(),
+                ..config.device.clone()
+            },
             spin: config.spin,
         };
         let server = match device {

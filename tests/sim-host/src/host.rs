@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fake_xen::FakeXen;
+use gen8::Platform;
+use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Scheduler};
 
 /// What can be chosen about a host.
 #[derive(Clone, Debug, Default)]
 pub struct SimHostConfig {
+    /// What its GPU is, and so are its guests' GPUs.
+    pub gpu: &'static Platform,
     /// Where softgpu notes the pages it wrote.
     pub write_log: Option<Arc<WriteLog>>,
     /// How long a workload may hold an engine; the scheduler's default if
@@ -22,13 +27,18 @@ pub struct SimHostConfig {
     pub command_cost_ns: u32,
     /// Nanoseconds that drawing 1 KiB takes, likewise.
     pub blit_cost_ns_per_kib: u32,
+    /// What is done about batches without privilege.
+    pub scan: ScanMode,
 }
 
 /// A host with one GPU.
 pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
+    scan: ScanMode,
     gpu: Arc<SoftGpu>,
+    dma: Arc<DmaSpace>,
+    platform: &'static Platform,
     xen: FakeXen,
 }
 
@@ -42,6 +52,7 @@ impl SimHost {
         let line = Arc::new(Line::default());
         let gpu = SoftGpu::new(
             softgpu::Config {
+                platform: config.gpu,
                 write_log: config.write_log,
                 command_cost_ns: config.command_cost_ns,
                 blit_cost_ns_per_kib: config.blit_cost_ns_per_kib,
@@ -50,15 +61,21 @@ impl SimHost {
             dma.clone(),
             line.clone(),
         );
-        let mut chosen = Config::default();
+        let mut chosen = Config {
+            gpu: config.gpu,
+            ..Config::default()
+        };
         if let Some(limit) = config.run_limit {
             chosen.run_limit = limit;
         }
-        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma, line)
+        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma.clone(), line)
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
+            scan: config.scan,
             gpu,
+            dma,
+            platform: config.gpu,
             xen: FakeXen::new(),
         })
     }
@@ -69,10 +86,29 @@ impl SimHost {
         &self.scheduler
     }
 
+    /// What is done about batches without privilege.
+    #[must_use]
+    pub const fn scan(&self) -> ScanMode {
+        self.scan
+    }
+
     /// The hypervisor.
     #[must_use]
     pub const fn hypervisor(&self) -> &FakeXen {
         &self.xen
+    }
+
+    /// What its GPU is.
+    #[must_use]
+    pub const fn platform(&self) -> &'static Platform {
+        self.platform
+    }
+
+    /// The guest frame behind a bus address, as softgpu's write log has them;
+    /// `None` where no guest's memory is.
+    #[must_use]
+    pub fn guest_frame(&self, address: u64) -> Option<Gfn> {
+        self.dma.guest_address(address).map(Gfn::containing)
     }
 
     /// The GPU.

@@ -107,6 +107,7 @@ impl Link {
         let config = VgpuConfig {
             id,
             share,
+            scan: host.scan(),
             restored,
             ..VgpuConfig::default()
         };

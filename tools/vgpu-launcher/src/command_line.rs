@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn our_argument_goes_and_the_socket_moves() {
-        let plan = plan(&format!("{LIBXL} -vgpu type=bdw,slot=9 -m 512")).unwrap();
+        let plan = plan(&format!("{LIBXL} -vgpu gpu=bdw,slot=9 -m 512")).unwrap();
         let guest = plan.guest.unwrap();
         assert_eq!((guest.domid, guest.spec.slot), (5, 9));
         assert_eq!(guest.incoming, None);
@@ -199,7 +199,7 @@ mod tests {
     fn a_pv_backend_is_left_alone() {
         for pv in [
             "-xen-domid 5 -xen-attach -vgpu slot=bad",
-            "-machine xenpv,x=y -vgpu type=bdw",
+            "-machine xenpv,x=y -vgpu gpu=bdw",
         ] {
             let plan = plan(pv).unwrap();
             assert_eq!(plan.guest, None);

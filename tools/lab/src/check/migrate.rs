@@ -6,6 +6,7 @@ use super::Verdict;
 use super::work::Work;
 use super::{i915, teardown};
 use crate::facts::{Facts, Report};
+use crate::scenario::Form;
 
 /// Migrations of the guest with a vGPU, in the full form and the short.
 const ROUNDS: (usize, usize) = (10, 2);
@@ -55,10 +56,10 @@ fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// Judges the run.
-pub fn judge(facts: &Facts, short: bool) -> Verdict {
+pub fn judge(facts: &Facts, form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     let mut failures = Vec::new();
-    let of = |counts: (usize, usize)| if short { counts.1 } else { counts.0 };
+    let of = |counts: (usize, usize)| if form == Form::Short { counts.1 } else { counts.0 };
     let tags = |prefix: &str, count: usize| -> Vec<String> {
         (1..=count).map(|n| format!("{prefix}-{n}")).collect()
     };
