@@ -45,6 +45,11 @@ struct Args {
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     run_limit: u64,
 
+    /// Milliseconds a guest may stand still when it is migrated. When more is
+    /// expected, it is not stopped for long: it goes on here.
+    #[arg(long, default_value_t = 500, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    downtime_limit: u64,
+
     /// How an engine's registers go from one vGPU to the next: full, no-readback,
     /// merged, delta-previous or delta-image. All but the last are there to be
     /// compared with it.
@@ -118,6 +123,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let platform = XenPlatform::open(args.gpu.into(), config, args.scan, args.shadow)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
+        downtime: Duration::from_millis(args.downtime_limit),
         ..Limits::default()
     };
     let daemon = Daemon::start(

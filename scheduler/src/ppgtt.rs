@@ -21,6 +21,7 @@ mod tables;
 mod told;
 mod tracking;
 mod watch;
+mod written;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -36,6 +37,8 @@ pub use told::Changes;
 pub use tracking::{Costs, Ledger, ShadowMode, UnknownMode};
 pub use watch::Order;
 use watch::Orders;
+pub use written::Frames;
+use written::Reach;
 
 /// How many tables one guest may have shadowed.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +139,7 @@ pub struct ShadowTables {
     /// Roots whose pins were dropped and are not yet counted. Pins are
     /// dropped on the interrupt thread, which must not wait for a guest's
     /// tables to be compared.
-    dropped: Mutex<Vec<Gfn>>,
+    dropped: Mutex<Vec<(Gfn, u64)>>,
 }
 
 impl ShadowTables {
@@ -171,6 +174,7 @@ impl ShadowTables {
                 behind: true,
                 orders: Orders::new(limits.max),
                 costs: config.costs,
+                reach: Reach::default(),
                 counts: TableCounts::default(),
             }),
             changes: OnceLock::new(),
@@ -182,7 +186,8 @@ impl ShadowTables {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         let mut inner = lock(&self.inner);
         // At most one for each of the vGPU's workloads, and those are few.
-        for root in std::mem::take(&mut *lock(&self.dropped)) {
+        for (root, pin) in std::mem::take(&mut *lock(&self.dropped)) {
+            inner.reach.arrive(pin);
             inner.unpin(root);
         }
         inner
@@ -230,11 +235,13 @@ impl ShadowTables {
         entry.pins += 1;
         entry.doomed = false;
         inner.pins += 1;
+        let number = inner.reach.depart(root);
         let bus = inner.table(id).map_or(0, |t| t.page.bus());
         let compared = inner.counts.compared - before.0;
         Ok(RootPin {
             tables: Arc::clone(self),
             root,
+            number,
             bus,
             compared,
         })
@@ -267,10 +274,25 @@ impl ShadowTables {
             std::mem::forget(std::mem::take(&mut inner.tables));
         }
         inner.roots.clear();
+        inner.reach.forget();
         inner.sweep();
         inner.by_key.clear();
         inner.orders.forget();
         abandoned
+    }
+
+    /// Has it recorded what work may write, or no longer. What is at the GPU
+    /// now may be writing already.
+    pub fn track(&self, on: bool) {
+        self.tables().track(on);
+    }
+
+    /// Pages that work may have written since the last call, or since
+    /// [`ShadowTables::track`]. Work that is still at the GPU may write more,
+    /// and counts again the next time.
+    #[must_use]
+    pub fn written(&self) -> Frames {
+        self.tables().written()
     }
 
     /// Counts for inspection.
@@ -290,6 +312,7 @@ impl ShadowTables {
 pub struct RootPin {
     tables: Arc<ShadowTables>,
     root: Gfn,
+    number: u64,
     bus: u64,
     /// Guest table pages read for it.
     pub compared: u64,
@@ -301,11 +324,16 @@ impl RootPin {
     pub const fn bus(&self) -> u64 {
         self.bus
     }
+
+    /// The workload is shown these pages in the global table as well.
+    pub fn shows(&self, frames: Vec<Gfn>) {
+        self.tables.tables().reach.show(self.number, frames);
+    }
 }
 
 impl Drop for RootPin {
     fn drop(&mut self) {
-        lock(&self.tables.dropped).push(self.root);
+        lock(&self.tables.dropped).push((self.root, self.number));
     }
 }
 

@@ -22,7 +22,7 @@ use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
-use crate::ppgtt::ShadowTables;
+use crate::ppgtt::{Frames, ShadowTables};
 use crate::scan::Scanner;
 use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
@@ -283,6 +283,16 @@ impl Vgpu {
         }
         *lock(&self.table) = None;
         *lock(&self.outbox) = Outbox::new(Box::new(Nowhere));
+    }
+
+    /// Has it recorded what work at the GPU may write, or no longer.
+    pub(crate) fn track(&self, on: bool) {
+        self.tables.track(on);
+    }
+
+    /// What work at the GPU may have written since the last call.
+    pub(crate) fn reached(&self) -> Frames {
+        self.tables.written()
     }
 
     /// Changes what it gets of the GPU's time, on every engine.

@@ -188,6 +188,7 @@ pub fn prepare(
     let WorkloadSite {
         pins: named,
         placed,
+        mut shown,
         bytes: fetched,
         ..
     } = site;
@@ -226,7 +227,9 @@ pub fn prepare(
             gfn: *gfn,
         })?;
         entries.push(entry(bus));
+        shown.push(*gfn);
     }
+    root.shows(shown);
     let key = Key {
         vgpu: source.vgpu,
         what: What::Image {

@@ -26,6 +26,8 @@ pub struct Work {
     pub vgpu: Arc<dyn Vgpu>,
     /// Rung when the ring broke.
     pub broke: EventBell,
+    /// Called when the first work is submitted.
+    pub first: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// A running worker. Dropping it stops the thread and waits for it.
@@ -105,6 +107,11 @@ impl Work {
         while !shared.stop.load(Ordering::SeqCst) {
             while let Some(request) = self.requests.pop().map_err(|e| e.to_string())? {
                 shared.requests.fetch_add(1, Ordering::Relaxed);
+                if matches!(request, Request::Submit { .. })
+                    && let Some(first) = self.first.take()
+                {
+                    first();
+                }
                 self.vgpu.request(request)?;
                 let pause = allowance.served();
                 if shared.stop.load(Ordering::SeqCst) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use guest_memory::WrittenPages;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::{Gpu, Share};
@@ -14,16 +14,17 @@ use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
-use vgpu_sched::ppgtt::{ShadowConfig, ShadowMode};
+use vgpu_sched::ppgtt::{Frames, ShadowConfig, ShadowMode};
 use vgpu_sched::saved::Saved;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
-    DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
+    DeviceModel, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
 };
 
+use super::extents;
 use super::platform::{Identity, Platform, Vgpu};
 use super::reclaim::reclaim;
 use super::table::Table;
@@ -142,6 +143,7 @@ impl Platform for XenPlatform {
             .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
         Ok(Arc::new(Scheduled {
             handle,
+            dm: DeviceModel::new(Arc::clone(&self.privcmd), DomId(domid)),
             clock: Arc::clone(self.scheduler.clock()),
             table,
         }))
@@ -168,6 +170,7 @@ impl Platform for XenPlatform {
 
 struct Scheduled {
     handle: Handle,
+    dm: DeviceModel,
     clock: Arc<dyn Clock>,
     table: Arc<Table>,
 }
@@ -203,6 +206,18 @@ impl Vgpu for Scheduled {
 
     fn written(&self) -> &WrittenPages {
         self.handle.written()
+    }
+
+    fn track(&self, on: bool) {
+        self.handle.track(on);
+    }
+
+    fn reached(&self) -> Frames {
+        self.handle.reached()
+    }
+
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        extents::name(&self.dm, gfns)
     }
 
     fn set_share(&self, share: Share) {

@@ -190,6 +190,7 @@ impl ShadowTables {
                 found.map_or(0, |bus| bus | flags)
             }
         };
+        inner.leaves(id, i);
         if let Some(table) = inner.table_mut(id) {
             table.page.write_u64(i * 8, shadow);
             table.copy[i] = new;

@@ -8,6 +8,7 @@ use gen8::pte::{ENTRIES, Level};
 use guest_memory::Gfn;
 
 use super::watch::{Orders, Watch};
+use super::written::Reach;
 use super::{Costs, Ledger, ShadowError, TableCounts};
 use crate::dma::{HostPage, HostPages};
 
@@ -74,6 +75,7 @@ pub struct Tables {
     pub behind: bool,
     pub orders: Orders,
     pub costs: Costs,
+    pub reach: Reach,
     pub counts: TableCounts,
 }
 
@@ -197,9 +199,14 @@ impl Tables {
 
     /// Frees the roots the guest gave up, if there are any.
     pub fn bury(&mut self) {
-        let before = self.roots.len();
-        self.roots.retain(|_, r| !r.doomed);
-        if self.roots.len() != before {
+        let doomed: Vec<Gfn> = (self.roots.iter())
+            .filter_map(|(gfn, r)| r.doomed.then_some(*gfn))
+            .collect();
+        for root in &doomed {
+            self.root_leaves(*root);
+            self.roots.remove(root);
+        }
+        if !doomed.is_empty() {
             self.sweep();
         }
     }
@@ -218,6 +225,7 @@ impl Tables {
             let Some(oldest) = oldest else {
                 return;
             };
+            self.root_leaves(oldest);
             self.roots.remove(&oldest);
             self.sweep();
         }

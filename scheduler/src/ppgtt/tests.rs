@@ -1,3 +1,5 @@
+mod written;
+
 use gen8::pte::{ADDRESS, PDE_2M, PRESENT, WRITABLE};
 use gpu_bus::Dma;
 use guest_memory::{GuestMemory, PAGE_SIZE, VecMemory};

@@ -150,7 +150,12 @@ fn what_passes_needs_no_privilege() {
             dwords: 1 << 20,
             places: 1 << 12,
         };
-        let report = Scanner::new(ScanMode::Note, limits).scan(engine, &[], &space, &[CODE]);
+        let report = Scanner::new(&gen8::platform::BDW, ScanMode::Note, limits).scan(
+            engine,
+            &[],
+            &space,
+            &[CODE],
+        );
         let counted = || host.gpu.counters().engines[engine.index()].unprivileged;
         let before = counted();
         guest.emit(&mut c, &cmd::batch(CODE));

@@ -254,25 +254,6 @@ impl Context {
         })
     }
 
-    /// Maps `pages` pages from guest-physical `gpa` at the per-process address
-    /// `va`.
-    ///
-    /// # Errors
-    /// When guest memory runs out.
-    pub fn map(
-        &self,
-        memory: &dyn GuestMemory,
-        frames: &mut Frames,
-        va: u64,
-        gpa: u64,
-        pages: u64,
-    ) -> Result<(), DriverError> {
-        (0..pages).try_for_each(|page| {
-            let (va, gpa) = (va + page * PAGE, gpa + page * PAGE);
-            map(memory, frames, self.root, va, gpa)
-        })
-    }
-
     /// Writes a request that runs the batch at `batch_va` to the ring; its
     /// number.
     ///

@@ -370,8 +370,6 @@ impl<P: Platform> Driver<P> {
             engines: self.engines,
             next_id: self.next_id,
             random: self.random,
-            frames: self.frames,
-            next_id: self.next_id,
         }
     }
 

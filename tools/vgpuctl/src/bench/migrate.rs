@@ -2,7 +2,7 @@
 //! another, by several methods.
 //!
 //! The pages, the writes to them and the looks at them are real, the clock is
-//! not: see docs/migration.md.
+//! not: see docs/precopy.md.
 
 mod machine;
 mod methods;
