@@ -212,7 +212,10 @@ fn both_places_are_alike_until_vgpud_has_changed_over() {
     // BAR0 may go and come meanwhile.
     let function = Sbdf::slot(SLOT);
     for base in [0xe100_0000, 0xe200_0000] {
-        guest.vcpu.pci_config_write(function, 0x10, 4, base).unwrap();
+        guest
+            .vcpu
+            .pci_config_write(function, 0x10, 4, base)
+            .unwrap();
     }
     assert_eq!(guest.read(0xe280_0010), 0x3001);
     assert_eq!(guest.domain.frame(Gfn(PARKING_GFN)), FrameKind::Ram);
@@ -292,7 +295,10 @@ fn it_holds_still_behind_all_that_was_said() {
     guest.domain.resume();
     let mut asked = guest.vgpud.end();
     asked.retain(|r| *r != Request::InvalidateMemory);
-    assert!(matches!(asked[..], [Request::Submit { seq: 0, .. }]), "{asked:?}");
+    assert!(
+        matches!(asked[..], [Request::Submit { seq: 0, .. }]),
+        "{asked:?}"
+    );
     // Nobody answers any more.
     let still = guest.server.hold_still(Duration::from_millis(5));
     assert!(still.unwrap_err().to_string().contains("5 ms"));
@@ -331,8 +337,14 @@ fn a_device_is_restored_as_configured_or_not_at_all() {
     );
     let mut bad = saved.clone();
     bad.engines.engines.pop();
-    let refused = restore(&config(domain.id()), &bad).err().unwrap().to_string();
-    assert_eq!(refused, "saved device: saved state has 3 engines, allowed: 4");
+    let refused = restore(&config(domain.id()), &bad)
+        .err()
+        .unwrap()
+        .to_string();
+    assert_eq!(
+        refused,
+        "saved device: saved state has 3 engines, allowed: 4"
+    );
     assert_eq!(domain.ioreq_servers(), 0);
 
     let (server, vgpud) = restore(&config(domain.id()), &saved).unwrap();
@@ -344,5 +356,8 @@ fn a_device_is_restored_as_configured_or_not_at_all() {
     server.hold_still(LIMIT).unwrap();
     // The list in flight, and nothing else that vgpud has already.
     let asked = vgpud.end();
-    assert!(matches!(asked[..], [Request::Submit { seq: 1, .. }]), "{asked:?}");
+    assert!(
+        matches!(asked[..], [Request::Submit { seq: 1, .. }]),
+        "{asked:?}"
+    );
 }

@@ -110,7 +110,10 @@ fn a_reset_of_what_has_begun_meanwhile_is_of_that_alone() {
     first.wait(one, 0);
     // What it changed of the registers is still there.
     let view = stage.scheduler.inspect();
-    assert_eq!((view.engines[0].resets, view.engines[0].owner), (0, Some(2)));
+    assert_eq!(
+        (view.engines[0].resets, view.engines[0].owner),
+        (0, Some(2))
+    );
 }
 
 #[test]
