@@ -6,22 +6,23 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use guest_memory::GuestMemory;
+use guest_memory::{GuestMemory, Recorder, WrittenPages};
 use serde::Serialize;
-use vgpu_device::{
-    Config, ConfigError, Device, DeviceV1, Exits, GgttTable, Inspection, RestoreError, Seams,
-};
+use vgpu_device::{Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams};
 use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
 use xen_glue::{
     DeviceModel, DeviceModelError, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor,
-    HypervisorError, IoreqServer, Sbdf, TableError, TableFrames, VcpuIoreqs, VcpuIoreqsError,
+    HypervisorError, IoreqServer, Privcmd, Sbdf, TableError, TableFrames, VcpuIoreqs,
+    VcpuIoreqsError,
 };
 
 use crate::alarm::Alarm;
 use crate::events::EventLoop;
 use crate::outside::{Interrupts, SubmitRing};
+use crate::pause::Pause;
+use crate::saving::{self, OtherDevice};
 use crate::spin::Spin;
-use crate::table::{InRam, InSharedArea, MovingTable, TableState};
+use crate::table::{GuestTable, MovingTable, TableState};
 use crate::vcpu::{Counts, VcpuLoop};
 use crate::windows::Windows;
 
@@ -59,6 +60,9 @@ pub enum AttachError {
     /// The device's saved state.
     #[error("saved device: {0}")]
     State(#[from] RestoreError),
+    /// The saved device is another one than was asked for.
+    #[error("saved device: {0}")]
+    Other(#[from] OtherDevice),
     /// The hypervisor's nodes.
     #[error(transparent)]
     Hypervisor(#[from] HypervisorError),
@@ -113,12 +117,17 @@ struct Tree {
 
 /// A domain being served. Dropping it lets go of the domain.
 pub struct Server {
-    device: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     server: Arc<IoreqServer>,
     function: Sbdf,
+    domid: DomId,
+    pub(crate) privcmd: Arc<dyn Privcmd>,
     memory: Arc<ForeignMemory>,
+    pub(crate) written: Arc<WrittenPages>,
+    pub(crate) table: Arc<GuestTable>,
+    pub(crate) pause: Arc<Pause>,
     interrupts: Arc<Interrupts>,
-    windows: Arc<Windows>,
+    pub(crate) windows: Arc<Windows>,
     counts: Arc<Counts>,
     alarm: Arc<Alarm>,
     stop: Arc<AtomicBool>,
@@ -142,8 +151,9 @@ impl Server {
         })
     }
 
-    /// Attaches with a device as saved; the configuration's device is the
-    /// saved one's. vgpud is told what was in flight.
+    /// Attaches with a device as saved, which must be one of this
+    /// configuration. vgpud, which has taken over what was saved of it, is
+    /// told what was in flight.
     ///
     /// # Errors
     /// [`AttachError`]; nothing is left in the domain then.
@@ -153,10 +163,11 @@ impl Server {
         state: &DeviceV1,
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
+        let state = &saving::as_configured(state, &config.device)?;
         let server = Self::start(hypervisor, config, end, |seams| {
             Ok(Device::restore(state, seams)?)
         })?;
-        server.device.replay();
+        server.device.resubmit();
         Ok(server)
     }
 
@@ -185,17 +196,22 @@ impl Server {
         // The ports in the page are valid only once it is enabled.
         server.set_enabled(true)?;
         let mut moving = None;
-        let table: Arc<dyn GgttTable> = match config.table_gfn {
-            Some(gfn) => {
-                let frames = TableFrames::open(&*privcmd, config.domid, gfn)?;
-                moving = Some(MovingTable::new(dm.clone(), gfn));
-                Arc::new(InRam(frames))
-            }
-            None => Arc::new(InSharedArea(ggtt)),
-        };
+        let mut frames = None;
+        if let Some(gfn) = config.table_gfn {
+            frames = Some(TableFrames::open(&*privcmd, config.domid, gfn)?);
+            moving = Some(MovingTable::new(dm.clone(), gfn));
+        }
+        let table = Arc::new(GuestTable::new(ggtt, frames));
         let windows = Arc::new(Windows::new(Arc::clone(&server), moving));
         let cache = ForeignMemoryConfig::default();
-        let memory = Arc::new(ForeignMemory::new(privcmd, config.domid, cache));
+        let memory = Arc::new(ForeignMemory::new(
+            Arc::clone(&privcmd),
+            config.domid,
+            cache,
+        ));
+        let written = Arc::new(WrittenPages::default());
+        let recorder: Arc<dyn GuestMemory> =
+            Arc::new(Recorder::new(memory.clone(), Arc::clone(&written)));
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
@@ -204,8 +220,8 @@ impl Server {
         let bell = events.doorbell().try_clone();
         let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
         let device = Arc::new(make(Seams {
-            memory: memory.clone(),
-            ggtt: table,
+            memory: Arc::clone(&recorder),
+            ggtt: table.clone(),
             port: Arc::new(SubmitRing(Mutex::new(requests))),
             interrupts: interrupts.clone(),
             clock: alarm.clone(),
@@ -215,7 +231,12 @@ impl Server {
             device,
             server,
             function: Sbdf::slot(config.slot),
+            domid: config.domid,
+            privcmd,
             memory,
+            written,
+            table,
+            pause: Arc::default(),
             interrupts,
             windows,
             counts: Arc::default(),
@@ -230,12 +251,13 @@ impl Server {
             restricted.map_err(HypervisorError::from)?;
             let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, config.domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
-            this.start_vcpu(ioreqs, config.spin)?;
+            this.start_vcpu(ioreqs, Arc::clone(&recorder), config.spin)?;
         }
         let events = EventLoop {
             device: Arc::clone(&this.device),
             alarm: Arc::clone(&this.alarm),
             ring: events,
+            pause: Arc::clone(&this.pause),
             stop: Arc::clone(&this.stop),
         };
         this.spawn("events".into(), move || events.run())?;
@@ -244,10 +266,14 @@ impl Server {
         Ok(this)
     }
 
-    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, spin: Duration) -> Result<(), AttachError> {
+    fn start_vcpu(
+        &mut self,
+        ioreqs: VcpuIoreqs,
+        memory: Arc<dyn GuestMemory>,
+        spin: Duration,
+    ) -> Result<(), AttachError> {
         let name = format!("vcpu{}", ioreqs.vcpu());
         let bell = self.stop_bell.try_clone();
-        let memory: Arc<dyn GuestMemory> = self.memory.clone();
         let vcpu = VcpuLoop {
             ioreqs,
             device: Arc::clone(&self.device),
@@ -277,6 +303,11 @@ impl Server {
     #[must_use]
     pub fn id(&self) -> u16 {
         self.server.id().0
+    }
+
+    /// The domain.
+    pub(crate) fn domid(&self) -> DomId {
+        self.domid
     }
 
     /// The device.
@@ -339,6 +370,7 @@ impl Server {
         }
         self.stop.store(true, Ordering::Release);
         self.stop_bell.ring();
+        self.pause.stop();
         self.alarm.ring();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

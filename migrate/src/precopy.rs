@@ -15,6 +15,7 @@
 //! and meanwhile the threads look at those that most likely did not.
 
 mod chunk;
+mod convergence;
 mod counts;
 mod frames;
 mod queue;
@@ -35,6 +36,7 @@ use chunk::{Chunk, Done, How, Job};
 use frames::FrameSet;
 use queue::Queue;
 
+pub use convergence::Convergence;
 pub use counts::Counts;
 pub use seams::{Candidates, Carrier, Clock, Host, Namer, RealClock, Sender, Work};
 

@@ -88,7 +88,14 @@ pub struct Auditor<'a, S> {
     starts_certain: bool,
     /// Commands checked.
     pub commands: u64,
+    /// Where batches without privilege begin, [`MAX_STARTS`] at most.
+    pub user_batches: Vec<u64>,
+    /// Where others begin is not known.
+    pub more_user_batches: bool,
 }
+
+/// Batches without privilege that are told of. i915 starts one a request.
+const MAX_STARTS: usize = 64;
 
 impl<'a, S: Site> Auditor<'a, S> {
     /// An audit for `engine` of a Broadwell.
@@ -113,6 +120,8 @@ impl<'a, S: Site> Auditor<'a, S> {
             certain: true,
             starts_certain: true,
             commands: 0,
+            user_batches: Vec::new(),
+            more_user_batches: false,
         }
     }
 
@@ -120,6 +129,11 @@ impl<'a, S: Site> Auditor<'a, S> {
     /// no-ops.
     pub fn may_be_predicated(&mut self) {
         self.starts_certain = false;
+    }
+
+    /// What is audited comes behind the rest of a batch without privilege.
+    pub fn goes_on_in_user_batch(&mut self) {
+        self.effects.user_batch();
     }
 
     /// What was audited since the last call does to registers.

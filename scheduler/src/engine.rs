@@ -7,10 +7,13 @@
 //! itself, and while there is enough to do the engine never waits for one.
 //!
 //! `lists` keeps what the engine was given, `feed` decides what it gets
-//! next, `progress` follows its events, `stop` takes work off it again.
+//! next, `progress` follows its events, `stop` takes work off it again, `drain`
+//! lets it end.
 
+mod drain;
 mod feed;
 mod hardware;
+mod idle;
 mod lists;
 mod progress;
 mod stop;
@@ -33,8 +36,10 @@ use crate::policy::{Policy, RunLimit};
 use crate::switch::{RegisterFile, SwitchMode, Switcher};
 use crate::sync::lock;
 use crate::trace::{Trace, What};
-use crate::workload::Workload;
+use crate::workload::{Interrupted, Workload};
+pub use drain::Runs;
 pub use hardware::{BringUpError, Hardware, ResetFailed};
+pub use idle::{IdleContext, IdleError};
 use lists::Lists;
 pub use view::EngineView;
 
@@ -50,8 +55,10 @@ pub enum Outcome {
         /// The header of the command last executed.
         ipehr: u32,
     },
-    /// Its vGPU no longer wants it.
+    /// Its vGPU no longer wants it, or it did not begin.
     Cancelled,
+    /// It was taken off before its end, and can go on from there.
+    Interrupted(Interrupted),
 }
 
 /// The vGPU behind a workload, as an engine sees it.
@@ -92,8 +99,10 @@ struct Loaded {
     ran: Duration,
     began: bool,
     ended: bool,
-    /// Its vGPU no longer wants it.
+    /// It is to be taken off.
     unwanted: bool,
+    /// It will not go on then: its vGPU no longer wants it.
+    cancelled: bool,
     /// Interrupts that it or another one raised.
     carried: u16,
     /// They have waited for the next look once.
@@ -176,6 +185,7 @@ impl State {
 pub struct EngineUnit {
     engine: Engine,
     hardware: Hardware,
+    idle: IdleContext,
     clock: Arc<dyn Clock>,
     limit: RunLimit,
     trace: Arc<Trace>,
@@ -220,7 +230,7 @@ pub struct Common {
 impl EngineUnit {
     /// An engine that was brought up.
     #[must_use]
-    pub fn new(hardware: Hardware, common: Common) -> Self {
+    pub fn new(hardware: Hardware, idle: IdleContext, common: Common) -> Self {
         let Common {
             clock,
             limit,
@@ -234,6 +244,7 @@ impl EngineUnit {
         Self {
             engine,
             hardware,
+            idle,
             limit,
             trace,
             totals: EngineCounters::default(),

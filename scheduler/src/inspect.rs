@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gen8::Engine;
 use vgpu_config::Share;
 
+use crate::complaint::Complaint;
 use crate::counters::CounterValues;
 use crate::engine::EngineView;
 use crate::ppgtt::TableCounts;
@@ -60,8 +61,11 @@ pub struct VgpuView {
     pub memory: MemoryView,
     /// Events its device model has not taken.
     pub events_waiting: usize,
-    /// The last refusals, oldest first.
-    pub refusals: Vec<String>,
+    /// Contexts that were refused, the last ones, oldest first.
+    pub refusals: Vec<Complaint>,
+    /// What batches without privilege held that has no place there, likewise.
+    /// They ran.
+    pub noticed: Vec<Complaint>,
     /// Engine by engine.
     pub engines: Vec<LaneView>,
 }

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use vgpu_config::Gpu;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
@@ -48,6 +49,12 @@ struct Args {
     /// compared with it.
     #[arg(long, default_value_t, value_name = "MODE")]
     switch_mode: SwitchMode,
+
+    /// What is done about batches that guests' users submit: off, note or refuse.
+    /// Noting names what has no place in them to whoever inspects the vGPU;
+    /// refusing stops the context. No safety rests on either.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    scan: ScanMode,
 
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
@@ -102,7 +109,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         switch_mode: args.switch_mode,
         ..Config::default()
     };
-    let platform = XenPlatform::open(args.gpu.into(), config)?;
+    let platform = XenPlatform::open(args.gpu.into(), config, args.scan)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
         ..Limits::default()

@@ -11,6 +11,7 @@
 //! then the GPU may still hold a cached way to it.
 
 mod entry;
+mod lookup;
 mod tables;
 
 use std::collections::HashMap;

@@ -4,9 +4,9 @@ mod config;
 mod lane;
 mod memory;
 mod run;
+mod saving;
 mod worker;
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -16,21 +16,21 @@ use guest_memory::{Gfn, GuestMemory};
 use vgpu_config::Share;
 use vgpu_ring::{Event, FaultReason, Request};
 
+use crate::complaint::Complaints;
 use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
 use crate::ppgtt::ShadowTables;
+use crate::scan::Scanner;
 use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
 use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
 use lane::{Element, Lane, LoadError, Shadows};
 pub use memory::MemoryView;
+pub use saving::{BadScheduler, Drained, EngineV1, InterruptedV1, SchedulerV1, StillRuns};
 use worker::Worker;
-
-/// Refusals kept for inspection.
-const REFUSALS: usize = 16;
 
 struct LaneSlot {
     /// Locked while an element is prepared; before the lane.
@@ -50,7 +50,11 @@ pub struct Vgpu {
     tables: Arc<ShadowTables>,
     lanes: [LaneSlot; Engine::COUNT],
     outbox: Mutex<Outbox>,
-    refusals: Mutex<VecDeque<String>>,
+    /// Contexts that were not run.
+    refusals: Mutex<Complaints>,
+    /// What their batches without privilege held.
+    noticed: Mutex<Complaints>,
+    scanner: Scanner,
     failed: OnceLock<VgpuError>,
     removed: AtomicBool,
     worker: Worker,
@@ -67,6 +71,7 @@ impl Vgpu {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
         let switched = shared.gpu.switched;
         let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
+        let scanner = Scanner::new(shared.gpu, config.scan, config.scan_limits);
         let vgpu = Arc::new(Self {
             share: Mutex::new(config.share),
             config,
@@ -82,6 +87,8 @@ impl Vgpu {
             }),
             outbox: Mutex::new(Outbox::new(events)),
             refusals: Mutex::default(),
+            noticed: Mutex::default(),
+            scanner,
             failed: OnceLock::new(),
             removed: AtomicBool::new(false),
             worker: Worker::default(),
@@ -221,6 +228,8 @@ impl Vgpu {
             lock(&slot.lane).clear();
             self.shared.engines[engine.index()].cancel(self.id());
             let mut lane = lock(&slot.lane);
+            // What was cancelled may have come back.
+            lane.clear();
             if reset {
                 lane.stopped = false;
                 lock(&slot.registers).reset();
@@ -296,7 +305,8 @@ impl Vgpu {
         // be held to its end, and an engine asks for the share under its own.
         let share = *lock(&self.share);
         let events_waiting = lock(&self.outbox).waiting();
-        let refusals = lock(&self.refusals).iter().cloned().collect();
+        let refusals = lock(&self.refusals).list();
+        let noticed = lock(&self.noticed).list();
         crate::inspect::VgpuView {
             id: self.id(),
             failed: self.failed.get().map(ToString::to_string),
@@ -307,6 +317,7 @@ impl Vgpu {
             memory: self.memory(),
             events_waiting,
             refusals,
+            noticed,
             engines: Engine::ALL.map(|engine| self.lane_view(engine)).into(),
         }
     }

@@ -9,6 +9,7 @@ use crate::bits::{hi, join, lo};
 use crate::core::Core;
 use crate::counters::count;
 use crate::memory::Space;
+use crate::observer::Why;
 use crate::position::{Batch, Flow, Ring};
 use crate::stream::{Stop, Streamer};
 
@@ -91,7 +92,7 @@ impl Streamer {
         }
         let mut image = Image([0; 4096]);
         self.memory
-            .read(Space::Ggtt, at(descriptor, 0), &mut image.0)?;
+            .read_for(Why::Context, Space::Ggtt, at(descriptor, 0), &mut image.0)?;
         self.load_ring(&image);
         let root = image.qword(lrc::PDP0_LDW, lrc::PDP0_UDW);
         self.memory.set_root(root);
@@ -158,7 +159,10 @@ impl Streamer {
     /// Takes the tail from the image again, as a lite restore does.
     pub(crate) fn resample_tail(&mut self) -> Result<(), Stop> {
         let from = at(self.context.descriptor, lrc::RING_TAIL);
-        let tail = self.memory.read_u32(Space::Ggtt, from)?;
+        let mut tail = [0; 4];
+        self.memory
+            .read_for(Why::Context, Space::Ggtt, from, &mut tail)?;
+        let tail = u32::from_le_bytes(tail);
         self.ring.tail = (tail & lrc::TAIL_OFFSET)
             .checked_rem(self.ring.size)
             .unwrap_or(0);
@@ -241,7 +245,11 @@ impl Streamer {
     pub(crate) fn save(&mut self) -> Result<(), Stop> {
         let d = self.context.descriptor;
         let (core, e) = (self.core.clone(), self.engine);
-        let mut put = |dword, v| self.memory.write_u32(Space::Ggtt, at(d, dword), v);
+        let mut put = |dword, v: u32| {
+            let bytes = v.to_le_bytes();
+            self.memory
+                .write_for(Why::Context, Space::Ggtt, at(d, dword), &bytes)
+        };
         put(lrc::RING_HEAD, self.ring.head)?;
         put(
             lrc::CONTEXT_CONTROL,
@@ -249,7 +257,11 @@ impl Streamer {
         )?;
         put(lrc::CTX_TIMESTAMP, context_timestamp(&core, e))?;
         let b = self.batch_registers();
-        let mut put = |dword, v| self.memory.write_u32(Space::Ggtt, at(d, dword), v);
+        let mut put = |dword, v: u32| {
+            let bytes = v.to_le_bytes();
+            self.memory
+                .write_for(Why::Context, Space::Ggtt, at(d, dword), &bytes)
+        };
         put(lrc::BB_HEAD, lo(b.first))?;
         put(lrc::BB_HEAD_UDW, hi(b.first))?;
         put(lrc::BB_STATE, b.first_state)?;
@@ -270,7 +282,7 @@ impl Streamer {
                 .flat_map(|v| v.to_le_bytes())
                 .collect();
             self.memory
-                .write(Space::Ggtt, at(d, lrc::PRIVATE), &bytes)?;
+                .write_for(Why::Context, Space::Ggtt, at(d, lrc::PRIVATE), &bytes)?;
         }
         Ok(())
     }

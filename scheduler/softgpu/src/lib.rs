@@ -22,6 +22,7 @@ mod math;
 mod memory;
 mod mi;
 mod mmio;
+mod observer;
 mod pace;
 mod pipe_control;
 mod position;
@@ -44,6 +45,7 @@ use gen8::{Engine, Platform, ring};
 use gpu_bus::{BAR0_SIZE, Dma, GGTT_BASE, Gpu, InterruptLine};
 
 pub use counters::{BusCounters, Counters, EngineCounters};
+pub use observer::{Access, Observer, Why};
 pub use write_log::WriteLog;
 
 use crate::bits::{hi, join, lo};
@@ -69,6 +71,8 @@ pub struct Config {
     pub blit_cost_ns_per_kib: u32,
     /// Where to note every page written. For tests only.
     pub write_log: Option<Arc<WriteLog>>,
+    /// Who is told of every access to memory. For tests only.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// The GPU. Its engines stop when it is dropped.

@@ -144,11 +144,11 @@ impl Streamer {
             return Ok(self.fetch.dword(&mut self.memory, Space::Ggtt, at, limit)?);
         }
         let b = self.batch();
+        let at = b.at.wrapping_add(u64::from(i) * 4);
         let limit = match self.flow {
-            Flow::Indirect(end) => end.saturating_sub(b.at),
+            Flow::Indirect(end) => end.saturating_sub(at),
             _ => u64::MAX,
         };
-        let at = b.at.wrapping_add(u64::from(i) * 4);
         Ok(self.fetch.dword(&mut self.memory, b.space(), at, limit)?)
     }
 
@@ -196,7 +196,7 @@ impl Streamer {
             _ => {}
         }
         let client = dw0 >> 29;
-        let pipe_control = dw0 >> 16 == 0x7a00;
+        let pipe_control = command.name == "PIPE_CONTROL";
         if client == 3 && !pipe_control {
             // 3D and media state: nothing here draws.
             self.advance(n);

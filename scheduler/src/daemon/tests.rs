@@ -3,12 +3,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use guest_memory::WrittenPages;
 use serde_json::{Value, json};
 use vgpu_config::{Gpu, Share};
 use vgpu_control::{
@@ -17,9 +19,15 @@ use vgpu_control::{
 };
 use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
 use vgpu_sched::events::EventSink;
+use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::saved::Saved;
+use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
 use super::platform::{Identity, Platform, Vgpu};
+use super::table::Table;
 use super::{Daemon, DmCommand, Limits};
+
+mod saving;
 
 /// Tells a child what to do; without it the child's test does nothing.
 const ROLE: &str = "VGPUD_TEST_ROLE";
@@ -81,12 +89,13 @@ fn fake_dm() {
         _ => {}
     }
     loop {
-        match connection.recv::<ToDm>().map(|(m, _)| m) {
-            Ok(ToDm::Inspect) => {
+        match connection.recv::<ToDm>() {
+            Ok((ToDm::Inspect, _)) => {
                 let tree = FromDm::Tree(json!({"pci": "8086:1616"}));
                 connection.send(&tree, &[]).unwrap();
             }
-            _ => return,
+            Ok((ToDm::Stop, _)) | Err(_) => return,
+            Ok((step, fds)) => saving::answer(&role, &connection, &step, fds),
         }
     }
 }
@@ -123,7 +132,8 @@ struct FakePlatform(Mutex<Sender<String>>);
 
 struct FakeVgpu {
     events: Mutex<Box<dyn EventSink>>,
-    ggtt: GgttTable,
+    table: Table,
+    written: WrittenPages,
     notes: Sender<String>,
 }
 
@@ -148,6 +158,7 @@ impl Platform for FakePlatform {
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let notes = self.0.lock().unwrap().clone();
@@ -155,9 +166,15 @@ impl Platform for FakePlatform {
         if share != Share::default() {
             notes.send(format!("share {share}"))?;
         }
+        let table = Table::trapped(ggtt);
+        if let Some(saved) = restored {
+            notes.send(format!("restored {:?}", saved.scheduler.engines.len()))?;
+            saved.table.unpack(|index, entry| table.fill(index, entry));
+        }
         Ok(Arc::new(FakeVgpu {
             events: Mutex::new(events),
-            ggtt,
+            table,
+            written: WrittenPages::default(),
             notes,
         }))
     }
@@ -200,7 +217,7 @@ impl Platform for FakePlatform {
 
 impl Vgpu for FakeVgpu {
     fn request(&self, request: Request) -> Result<(), String> {
-        let note = format!("{request:?} {:#x}", self.ggtt.load(7));
+        let note = format!("{request:?} {:#x}", self.table.load(7));
         self.notes.send(note).unwrap();
         if let Request::Ping { token } = request {
             let pushed = self.events.lock().unwrap().push(Event::Pong { token });
@@ -213,8 +230,34 @@ impl Vgpu for FakeVgpu {
         Ok(())
     }
 
-    fn table_gfn(&self) -> Option<u64> {
-        None
+    fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.notes.send("stopped".into()).unwrap();
+        if limit.is_zero() {
+            return Err(StillRuns {
+                engine: "rcs0",
+                context: 0x4000,
+                ran: Duration::from_millis(7),
+            });
+        }
+        Ok(Drained::default())
+    }
+
+    fn resume(&self) {
+        self.notes.send("goes on".into()).unwrap();
+    }
+
+    fn save(&self) -> SchedulerV1 {
+        SchedulerV1 {
+            engines: vec![EngineV1::default(); 4],
+        }
+    }
+
+    fn written(&self) -> &WrittenPages {
+        &self.written
     }
 
     fn set_share(&self, share: Share) {
@@ -248,6 +291,16 @@ struct Fixture {
     daemon: Option<Daemon>,
 }
 
+fn ask_at<T: serde::de::DeserializeOwned>(
+    socket: &Path,
+    request: &ClientRequest,
+) -> Result<T, String> {
+    let limit = Duration::from_secs(10);
+    let connection = Connection::connect(socket, limit).unwrap();
+    connection.send(request, &[]).unwrap();
+    connection.recv::<Reply<T>>().unwrap().0.into_result()
+}
+
 impl Fixture {
     fn new(name: &str, role: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
@@ -277,10 +330,7 @@ impl Fixture {
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: &ClientRequest) -> Result<T, String> {
-        let limit = Duration::from_secs(10);
-        let connection = Connection::connect(&self.dir.join("sock"), limit).unwrap();
-        connection.send(request, &[]).unwrap();
-        connection.recv::<Reply<T>>().unwrap().0.into_result()
+        ask_at(&self.dir.join("sock"), request)
     }
 
     fn list(&self) -> Vec<Entry> {
@@ -491,6 +541,30 @@ fn a_share_that_is_set_holds_for_the_guests_next_life() {
     assert_eq!(f.note(), "removed");
     f.gone();
     let _qemu = f.attached();
+}
+
+#[test]
+fn guests_are_looked_at_while_their_shares_change() {
+    let f = Fixture::new("at-once", "serves");
+    let _qemu = f.attached();
+    let socket = &f.dir.join("sock");
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            scope.spawn(move || {
+                for weight in 1..25 {
+                    let request = match n {
+                        0 | 1 => ClientRequest::Set {
+                            domid: 9,
+                            changes: format!("weight={weight}"),
+                        },
+                        2 => ClientRequest::List,
+                        _ => ClientRequest::Top { after: None },
+                    };
+                    ask_at::<Value>(socket, &request).unwrap();
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The daemon on Xen, with the software GPU.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use guest_memory::WrittenPages;
 use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::{Gpu, Share};
@@ -12,8 +14,10 @@ use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::saved::Saved;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
-use vgpu_sched::vgpu::VgpuConfig;
+use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
     DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
@@ -34,15 +38,16 @@ pub struct XenPlatform {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
+    scan: ScanMode,
     _gpu: Arc<SoftGpu>,
 }
 
 impl XenPlatform {
-    /// Takes the GPU over and opens Xen's nodes.
+    /// Takes the GPU over and opens Xen's nodes. `scan` is for every vGPU.
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(gpu: Gpu, config: Config) -> anyhow::Result<Self> {
+    pub fn open(gpu: Gpu, config: Config, scan: ScanMode) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
@@ -71,6 +76,7 @@ impl XenPlatform {
             kind,
             scheduler,
             privcmd,
+            scan,
             _gpu: gpu,
         })
     }
@@ -99,6 +105,7 @@ impl Platform for XenPlatform {
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let config = ForeignMemoryConfig {
@@ -109,17 +116,21 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            scan: self.scan,
+            restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
         };
-        let table = Table::make(&XenHost, DomId(domid), ggtt);
-        let table_gfn = table.gfn();
+        let table = Arc::new(Table::make(&XenHost, DomId(domid), ggtt));
+        if let Some(saved) = restored {
+            saved.table.unpack(|index, entry| table.fill(index, entry));
+        }
         let handle = self
             .scheduler
-            .add_vgpu(config, Arc::new(memory), Arc::new(table), events)?;
+            .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
         Ok(Arc::new(Scheduled {
             handle,
             clock: Arc::clone(self.scheduler.clock()),
-            table_gfn,
+            table,
         }))
     }
 
@@ -145,7 +156,7 @@ impl Platform for XenPlatform {
 struct Scheduled {
     handle: Handle,
     clock: Arc<dyn Clock>,
-    table_gfn: Option<u64>,
+    table: Arc<Table>,
 }
 
 impl Vgpu for Scheduled {
@@ -157,8 +168,24 @@ impl Vgpu for Scheduled {
         self.handle.usable().map_err(|e| e.to_string())
     }
 
-    fn table_gfn(&self) -> Option<u64> {
-        self.table_gfn
+    fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.handle.suspend(limit)
+    }
+
+    fn resume(&self) {
+        self.handle.resume();
+    }
+
+    fn save(&self) -> SchedulerV1 {
+        self.handle.save()
+    }
+
+    fn written(&self) -> &WrittenPages {
+        self.handle.written()
     }
 
     fn set_share(&self, share: Share) {

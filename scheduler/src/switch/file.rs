@@ -5,6 +5,7 @@ use gen8::switched::{GEN8, Group, Table};
 
 use super::bits::Bits;
 use super::digest::Digest;
+use super::grant::SLOT_OFFSET;
 use super::layout::{Layout, layout};
 
 /// One vGPU's values of one engine's registers that a switch carries over.
@@ -89,6 +90,24 @@ impl RegisterFile {
     pub fn value(&self, offset: u32) -> Option<u32> {
         let index = self.layout.index(offset)?;
         self.values.get(index).copied()
+    }
+
+    /// The registers that its FORCE_TO_NONPRIV slots open to batches without
+    /// privilege.
+    #[must_use]
+    pub fn opened(&self) -> Vec<u32> {
+        let slots = self.layout.nonpriv.iter();
+        slots.map(|i| self.granted[i] & SLOT_OFFSET).collect()
+    }
+
+    /// The values that differ from those after a reset, by offset. What tells
+    /// of the moment is not among them.
+    #[must_use]
+    pub fn save(&self) -> Vec<(u32, u32)> {
+        let slots = self.layout.slots.iter().zip(&self.values);
+        let kept = slots
+            .filter(|(s, v)| !s.register.is_volatile() && **v != s.register.row.reset & s.width);
+        kept.map(|(slot, value)| (slot.offset, *value)).collect()
     }
 
     pub(super) fn granted(&self, index: usize) -> u32 {

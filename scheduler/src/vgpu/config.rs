@@ -2,9 +2,11 @@
 
 use vgpu_config::Share;
 
+use super::SchedulerV1;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::TableLimits;
+use crate::scan::{ScanLimits, ScanMode};
 use crate::windows::WindowLimits;
 
 /// What can be chosen about a vGPU.
@@ -22,6 +24,12 @@ pub struct VgpuConfig {
     pub windows: WindowLimits,
     /// What one submission may cost.
     pub audit: AuditLimits,
+    /// What is done about its batches without privilege.
+    pub scan: ScanMode,
+    /// What that may cost in one submission.
+    pub scan_limits: ScanLimits,
+    /// What was saved of it, if it is not new.
+    pub restored: Option<SchedulerV1>,
 }
 
 /// Why a vGPU cannot go on: its device model broke the protocol, or it was

@@ -214,10 +214,11 @@ proptest! {
             windows: &windows,
             pages: &pages,
             limits: AuditLimits { dwords: 8192, depth: 3 },
+            scan: None,
         };
         let mut shadow = Shadow::default();
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        let element = prepare(&source, &mut shadow, engine, descriptor);
+        let element = prepare(&source, &mut shadow, engine, descriptor, None);
 
         let is_other = |bus: u64| bus >> 21 == other >> 21;
         for entry in crate::sync::lock(&gpu.0).values() {
@@ -274,6 +275,7 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         windows: &windows,
         pages: &pages,
         limits: AuditLimits::default(),
+        scan: None,
     };
     // The last dword of a page: the copy costs the audit's budget one dword.
     let batch = (BATCH << 12) + 0xffc;
@@ -295,7 +297,14 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         }
         set(lrc::RING_TAIL, u32::try_from(batches * 16).unwrap());
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        prepare(&source, &mut Shadow::default(), Engine::Rcs, descriptor).map(drop)
+        prepare(
+            &source,
+            &mut Shadow::default(),
+            Engine::Rcs,
+            descriptor,
+            None,
+        )
+        .map(drop)
     };
     assert_eq!(run(LIMIT), Ok(()));
     let Err(PrepareError::Audit(AuditError::Exhausted(why))) = run(LIMIT + 1) else {
@@ -338,6 +347,7 @@ fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Work
         windows: &windows,
         pages: &pages,
         limits: AuditLimits::default(),
+        scan: None,
     };
     let set = |index: usize, value: u32| {
         let at = (41 << 12) + u64::try_from(index * 4).unwrap();
@@ -354,7 +364,13 @@ fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Work
             .unwrap();
     }
     let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-    let prepared = prepare(&source, &mut Shadow::default(), Engine::Bcs, descriptor);
+    let prepared = prepare(
+        &source,
+        &mut Shadow::default(),
+        Engine::Bcs,
+        descriptor,
+        None,
+    );
     match prepared.unwrap() {
         Element::Work(mut work) => check(&mut work),
         Element::Empty => panic!("nothing to run"),

@@ -44,6 +44,7 @@ pub struct Context {
     /// Number of the last request written to the ring.
     pub seqno: u32,
     descriptor: Descriptor,
+    root: u64,
     registers: u64,
     ring: u64,
     tail: u32,
@@ -134,11 +135,31 @@ impl Context {
             slots,
             seqno: 0,
             descriptor,
+            root,
             registers,
             ring,
             tail: 0,
             timeline,
             timeline_ggtt,
+        })
+    }
+
+    /// Maps `pages` pages from guest-physical `gpa` at the per-process address
+    /// `va`.
+    ///
+    /// # Errors
+    /// When guest memory runs out.
+    pub fn map(
+        &self,
+        memory: &dyn GuestMemory,
+        frames: &mut Frames,
+        va: u64,
+        gpa: u64,
+        pages: u64,
+    ) -> Result<(), DriverError> {
+        (0..pages).try_for_each(|page| {
+            let (va, gpa) = (va + page * PAGE, gpa + page * PAGE);
+            map(memory, frames, self.root, va, gpa)
         })
     }
 

@@ -86,9 +86,14 @@ report)
     # Whatever hung: the kernel's own account of it.
     cat /sys/class/drm/card0/error 2>/dev/null | head -n 200 | log_block gpu-error
     ;;
-igt) # TAG PROGRAM SUBTEST SECONDS: one subtest
+igt) # TAG PROGRAM SUBTESTS SECONDS [VARIABLE=VALUE]
     start=$(uptime_now)
-    timeout -k 5 "$5" "/usr/libexec/igt-gpu-tools/$3" --run-subtest "$4" >/run/igt.out 2>&1
+    dynamic=
+    case $4 in
+    *@*) dynamic="--dynamic-subtest ${4#*@}" ;;
+    esac
+    # shellcheck disable=SC2086 # words, or nothing
+    env $6 timeout -k 5 "$5" "/usr/libexec/igt-gpu-tools/$3" --run-subtest "${4%%@*}" $dynamic >/run/igt.out 2>&1
     status=$?
     log_block "$2/$3@$4" </run/igt.out
     echo "LAB $2-exit/$3@$4 $status $start $(uptime_now)"
@@ -97,7 +102,8 @@ mmio) # ROUNDS
     # FPGA_DBG 0x42300: a register that nothing else watches; QEMU's edu has
     # its identification at 0.
     ours=
-    [ -n "$(find_vgpu)" ] && ours=vgpu=8086:1616:42300
+    vgpu=$(find_vgpu)
+    [ -n "$vgpu" ] && ours=vgpu=8086:$(sed 's/^0x//' "/sys/bus/pci/devices/$vgpu/device"):42300
     /run/lab/mmio-latency "$2" $ours qemu=1234:11e8:0 2>&1 || echo "LAB mmio-failed $?"
     ;;
 *)

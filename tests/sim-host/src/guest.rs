@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use fake_xen::{Domain, DomainConfig, Interrupt, MmioHole, Vcpu, place_bars};
+use fake_xen::{Domain, DomainConfig, FakeXen, Interrupt, MmioHole, Vcpu, place_bars};
 use gen8::Engine;
 use guest_driver::Platform;
 use guest_memory::GuestMemory;
 use vgpu_config::Share;
+use vgpu_device::DeviceV1;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_sched::inspect::{LaneCounters, VgpuView};
+use vgpu_sched::saved::Saved;
 use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 use crate::link::Link;
@@ -66,10 +68,18 @@ impl Drop for OwnDomain {
 /// A domain, its device model, and vgpud's side of its vGPU. The parts go in
 /// the order they stand in: no request may meet a half-gone vGPU.
 pub struct SimGuest {
-    server: Server,
-    link: Link,
+    pub(crate) server: Server,
+    pub(crate) link: Link,
     vcpu: Vcpu,
+    pub(crate) xen: FakeXen,
     domain: OwnDomain,
+}
+
+/// A domain, and what is attached to it.
+struct Attached {
+    owned: OwnDomain,
+    link: Link,
+    server: Server,
 }
 
 impl SimGuest {
@@ -79,40 +89,12 @@ impl SimGuest {
     /// # Errors
     /// What the hypervisor, the scheduler or the device model says.
     pub fn start(host: &SimHost, config: &SimGuestConfig) -> anyhow::Result<Self> {
-        let xen = host.hypervisor();
-        let owned = OwnDomain(xen.create_domain(DomainConfig {
-            vcpus: config.vcpus,
-            frames: config.frames,
-            ..DomainConfig::default()
-        })?);
-        let domain = &owned.0;
-        let privcmd = xen.open_privcmd()?;
-        let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
-        let mut memory: Arc<dyn GuestMemory> = Arc::new(ForeignMemory::new(
-            privcmd,
-            domain.id(),
-            ForeignMemoryConfig::default(),
-        ));
-        if let Some(witness) = &config.witness {
-            memory = witness.watch(memory);
-        }
-        let id = u64::from(domain.id().0);
-        let (link, end) = Link::start(host, id, config.share, memory, table)?;
-        let server = Server::attach(
-            xen,
-            &ServerConfig {
-                domid: domain.id(),
-                slot: SLOT,
-                table_gfn: Some(PARKING_GFN),
-                device: vgpu_device::Config {
-                    gpu: host.platform(),
-                    ..config.device.clone()
-                },
-                spin: config.spin,
-            },
-            end,
-        )?;
-        let vcpu = domain.vcpu(0).context("no vcpu 0")?;
+        let Attached {
+            owned,
+            link,
+            server,
+        } = Self::attach(host, config, None, |_| Ok(()))?;
+        let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
         // What mmio_hole= gives: room for the aperture below 4 GiB.
         let hole = MmioHole {
             low: 0xc000_0000..=0xfbff_ffff,
@@ -123,7 +105,91 @@ impl SimGuest {
             server,
             link,
             vcpu,
+            xen: host.hypervisor().clone(),
             domain: owned,
+        })
+    }
+
+    /// Creates a domain, has `fill` bring its memory, and attaches a device
+    /// model with a vGPU as it was saved.
+    ///
+    /// # Errors
+    /// What the hypervisor, the scheduler or the device model says; nothing is
+    /// left then.
+    pub fn restore(
+        host: &SimHost,
+        config: &SimGuestConfig,
+        saved: &Saved,
+        fill: impl FnOnce(&Domain) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let Attached {
+            owned,
+            link,
+            server,
+        } = Self::attach(host, config, Some(saved), fill)?;
+        let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
+        Ok(Self {
+            server,
+            link,
+            vcpu,
+            xen: host.hypervisor().clone(),
+            domain: owned,
+        })
+    }
+
+    fn attach(
+        host: &SimHost,
+        config: &SimGuestConfig,
+        saved: Option<&Saved>,
+        fill: impl FnOnce(&Domain) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Attached> {
+        let xen = host.hypervisor();
+        let owned = OwnDomain(xen.create_domain(DomainConfig {
+            vcpus: config.vcpus,
+            frames: config.frames,
+            ..DomainConfig::default()
+        })?);
+        let domain = &owned.0;
+        fill(domain)?;
+        let privcmd = xen.open_privcmd()?;
+        let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
+        let device: Option<DeviceV1> = match saved {
+            Some(saved) => {
+                saved.fits(host.platform().name)?;
+                saved.table.unpack(|index, entry| table.store(index, entry));
+                Some(serde_json::from_slice(&saved.device).context("the saved device")?)
+            }
+            None => None,
+        };
+        let mut memory: Arc<dyn GuestMemory> = Arc::new(ForeignMemory::new(
+            privcmd,
+            domain.id(),
+            ForeignMemoryConfig::default(),
+        ));
+        if let Some(witness) = &config.witness {
+            memory = witness.watch(memory);
+        }
+        let id = u64::from(domain.id().0);
+        let restored = saved.map(|s| s.scheduler.clone());
+        let (link, end) = Link::start(host, id, config.share, memory, table, restored)?;
+        let server_config = ServerConfig {
+            domid: domain.id(),
+            slot: SLOT,
+            table_gfn: Some(PARKING_GFN),
+            device: vgpu_device::Config {
+                gpu: host.platform(),
+                ..config.device.clone()
+            },
+            spin: config.spin,
+        };
+        let server = match device {
+            Some(device) => Server::restore(xen, &server_config, &device, end)?,
+            None => Server::attach(xen, &server_config, end)?,
+        };
+        Ok(Attached {
+            owned,
+            link,
+            server,
         })
     }
 
@@ -211,5 +277,35 @@ impl Platform for &SimGuest {
             self.vcpu.wait_interrupt(Some(timeout)),
             Some(Interrupt::Msi { .. })
         )
+    }
+}
+
+/// A guest as its driver holds it that may move to another one.
+#[derive(Clone)]
+pub struct SharedGuest(pub Arc<SimGuest>);
+
+impl Platform for SharedGuest {
+    fn memory(&self) -> &dyn GuestMemory {
+        &self.0.vcpu
+    }
+
+    fn config_read(&mut self, register: u16, size: u8) -> u32 {
+        (&*self.0).config_read(register, size)
+    }
+
+    fn config_write(&mut self, register: u16, size: u8, value: u32) {
+        (&*self.0).config_write(register, size, value);
+    }
+
+    fn mmio_read(&mut self, address: u64, size: u8) -> u64 {
+        (&*self.0).mmio_read(address, size)
+    }
+
+    fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
+        (&*self.0).mmio_write(address, size, value);
+    }
+
+    fn wait_interrupt(&mut self, timeout: Duration) -> bool {
+        (&*self.0).wait_interrupt(timeout)
     }
 }

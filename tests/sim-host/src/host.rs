@@ -6,9 +6,11 @@ use std::time::Duration;
 use anyhow::Context;
 use fake_xen::FakeXen;
 use gen8::Platform;
+use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Scheduler};
 
 /// What can be chosen about a host.
@@ -25,13 +27,17 @@ pub struct SimHostConfig {
     pub command_cost_ns: u32,
     /// Nanoseconds that drawing 1 KiB takes, likewise.
     pub blit_cost_ns_per_kib: u32,
+    /// What is done about batches without privilege.
+    pub scan: ScanMode,
 }
 
 /// A host with one GPU.
 pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
+    scan: ScanMode,
     gpu: Arc<SoftGpu>,
+    dma: Arc<DmaSpace>,
     platform: &'static Platform,
     xen: FakeXen,
 }
@@ -62,11 +68,13 @@ impl SimHost {
         if let Some(limit) = config.run_limit {
             chosen.run_limit = limit;
         }
-        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma, line)
+        let scheduler = Scheduler::start(&chosen, gpu.clone(), dma.clone(), line)
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
+            scan: config.scan,
             gpu,
+            dma,
             platform: config.gpu,
             xen: FakeXen::new(),
         })
@@ -76,6 +84,12 @@ impl SimHost {
     #[must_use]
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// What is done about batches without privilege.
+    #[must_use]
+    pub const fn scan(&self) -> ScanMode {
+        self.scan
     }
 
     /// The hypervisor.
@@ -88,6 +102,13 @@ impl SimHost {
     #[must_use]
     pub const fn platform(&self) -> &'static Platform {
         self.platform
+    }
+
+    /// The guest frame behind a bus address, as softgpu's write log has them;
+    /// `None` where no guest's memory is.
+    #[must_use]
+    pub fn guest_frame(&self, address: u64) -> Option<Gfn> {
+        self.dma.guest_address(address).map(Gfn::containing)
     }
 
     /// The GPU.

@@ -6,6 +6,7 @@ mod density;
 mod eventfd;
 mod fairness;
 mod gtt;
+mod migrate;
 mod mmio;
 mod nowhere;
 mod ring;
@@ -32,6 +33,7 @@ enum Bench {
     Fairness(fairness::Args),
     Density(density::Args),
     Gtt(gtt::Args),
+    Migrate(migrate::Args),
     Scan(scan::Args),
     Switch(switch::Args),
     Verify(verify::Args),
@@ -49,6 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Fairness(args) => fairness::run(args),
         Bench::Density(args) => density::run(args),
         Bench::Gtt(args) => gtt::run(args),
+        Bench::Migrate(args) => migrate::run(args),
         Bench::Scan(args) => scan::run(args),
         Bench::Switch(args) => switch::run(args),
         Bench::Verify(args) => verify::run(args),

@@ -11,6 +11,12 @@ pub mod store_data {
     pub const QWORD: u32 = 1 << 21;
 }
 
+/// MI_LOAD_REGISTER_IMM.
+pub mod load_register {
+    /// Bits 11:8: bytes of the register that are left alone.
+    pub const BYTE_DISABLES: u32 = 0xf << 8;
+}
+
 /// MI_COPY_MEM_MEM.
 pub mod copy_mem {
     /// The destination is global; bit 22 is the source.

@@ -57,8 +57,9 @@ impl Rig {
             windows: &self.windows,
             pages: &self.pages,
             limits: AuditLimits::default(),
+            scan: None,
         };
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        prepare(&source, shadow, Engine::Rcs, descriptor)
+        prepare(&source, shadow, Engine::Rcs, descriptor, None)
     }
 }
