@@ -23,6 +23,10 @@ fn it_is_a_kaby_lake_behind_pre_production() {
     let fuse = rig.read(0x9120);
     assert_eq!((fuse >> 25 & 7, fuse >> 20 & 0xf), (1, 0x8));
     assert_eq!(rig.read(0x9134), 0);
+    // i915 resets the GuC and looks that it is held there.
+    rig.write(ring::GDRST, 1 << 5);
+    assert_eq!(rig.read(ring::GDRST), 0);
+    assert_eq!(rig.read(0xc000) & 1, 1);
     // 24 MHz >> 1 (Linux gt/intel_gt_clock_utils.c:gen9_read_clock_frequency).
     let mode = rig.read(0xa26c);
     assert_eq!((mode & 1, 3 - (mode >> 1 & 3)), (0, 1));
