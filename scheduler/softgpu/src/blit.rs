@@ -161,6 +161,11 @@ impl Streamer {
                 let job = self.xy_job(packet, inline_pattern(packet, 10)?)?;
                 with_mono(packet, job, Data::Memory(address_bytes(packet, 6)?), 8)?
             }
+            op::XY_FAST_COPY_BLT => {
+                if let Some(job) = fast_copy(packet)? {
+                    self.draw(job)?;
+                }
+            }
             op::COLOR_BLT => {
                 let mut job = linear_job(packet)?;
                 job.pattern = Pattern::Solid(operand(packet, 5)?);
@@ -337,6 +342,42 @@ impl Setup {
             transparent: self.br13 & transparent != 0,
         }
     }
+}
+
+/// XY_FAST_COPY_BLT: a copy without masks, raster operation or clipping.
+/// `None` for tiles other than X and Y, which nobody here makes.
+fn fast_copy(packet: &[u32]) -> Result<Option<Job>, Stop> {
+    let dw0 = operand(packet, 0)?;
+    let dw1 = operand(packet, 1)?;
+    let tiles = |shift: u32, yf: u32| match (dw0 >> shift & 3, dw1 & yf != 0) {
+        (0, _) => Some((false, false)),
+        (1, _) => Some((true, false)),
+        (2, false) => Some((true, true)),
+        _ => None,
+    };
+    let (Some(to), Some(from), Some(pixel)) = (
+        tiles(blt::FAST_DST_TILING, blt::FAST_DST_YF),
+        tiles(blt::FAST_SRC_TILING, blt::FAST_SRC_YF),
+        blt::fast_pixel_bytes(dw1),
+    ) else {
+        return Ok(None);
+    };
+    let at = operand(packet, 6)?;
+    let source = surface(
+        address_bytes(packet, 8)?,
+        operand(packet, 7)?,
+        from.0,
+        from.1,
+    );
+    Ok(Some(Job {
+        destination: surface(address_bytes(packet, 4)?, dw1, to.0, to.1),
+        area: Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?),
+        pixel,
+        rop: COPY_SOURCE,
+        mask: [0xff; 4],
+        colour: 0,
+        source: Some((source, half(at, 0), half(at, 16))),
+    }))
 }
 
 fn surface(base: u64, pitch: u32, tiled: bool, y: bool) -> Surface {
