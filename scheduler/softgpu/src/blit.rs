@@ -11,7 +11,7 @@ use gen8::ring;
 use crate::bits::{index, join};
 use crate::memory::Space;
 use crate::pattern::{Colours, Data, Mono, Pattern};
-use crate::raster::{Job, Source};
+use crate::raster::{COPY_SOURCE, Job, Source};
 use crate::stream::{Stop, Streamer, address, operand};
 use crate::surface::{Surface, Tiling};
 
@@ -161,11 +161,10 @@ impl Streamer {
                 let job = self.xy_job(packet, inline_pattern(packet, 10)?)?;
                 with_mono(packet, job, Data::Memory(address_bytes(packet, 6)?), 8)?
             }
-            op::XY_FAST_COPY_BLT => {
-                if let Some(job) = fast_copy(packet)? {
-                    self.draw(job)?;
-                }
-            }
+            op::XY_FAST_COPY_BLT => match fast_copy(packet)? {
+                Some(job) => job,
+                None => return Ok(()),
+            },
             op::COLOR_BLT => {
                 let mut job = linear_job(packet)?;
                 job.pattern = Pattern::Solid(operand(packet, 5)?);
@@ -346,7 +345,7 @@ impl Setup {
 
 /// XY_FAST_COPY_BLT: a copy without masks, raster operation or clipping.
 /// `None` for tiles other than X and Y, which nobody here makes.
-fn fast_copy(packet: &[u32]) -> Result<Option<Job>, Stop> {
+fn fast_copy(packet: &[u32]) -> Result<Option<Job<'static>>, Stop> {
     let dw0 = operand(packet, 0)?;
     let dw1 = operand(packet, 1)?;
     let tiles = |shift: u32, yf: u32| match (dw0 >> shift & 3, dw1 & yf != 0) {
@@ -369,14 +368,17 @@ fn fast_copy(packet: &[u32]) -> Result<Option<Job>, Stop> {
         from.0,
         from.1,
     );
+    let area = Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?);
     Ok(Some(Job {
         destination: surface(address_bytes(packet, 4)?, dw1, to.0, to.1),
-        area: Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?),
+        area,
+        corner: (area.left, area.top),
+        clipped: false,
         pixel,
         rop: COPY_SOURCE,
         mask: [0xff; 4],
-        colour: 0,
-        source: Some((source, half(at, 0), half(at, 16))),
+        pattern: Pattern::Solid(0),
+        source: Source::Surface(source, half(at, 0), half(at, 16)),
     }))
 }
 
