@@ -105,7 +105,7 @@ fn work_goes_on_where_the_guest_does() {
     assert_eq!(here.0.scheduled().refusals, []);
     let seen = (done, put_back, interrupted, in_flight);
     assert!(
-        done > 50 && put_back > 5 && interrupted > 5 && in_flight > 5,
+        done > 50 && put_back > 2 && interrupted > 2 && in_flight > 2,
         "{seen:?}"
     );
 }
