@@ -309,7 +309,12 @@ fn assert_bounded(vgpu: &VgpuView) {
         vgpu.events_waiting
     );
     assert!(vgpu.refusals.len() <= REFUSALS);
-    let longest = vgpu.refusals.iter().map(|r| r.reason.len()).max().unwrap_or(0);
+    let longest = vgpu
+        .refusals
+        .iter()
+        .map(|r| r.reason.len())
+        .max()
+        .unwrap_or(0);
     assert!(longest <= REFUSAL_BYTES, "{:?}", vgpu.refusals);
     assert!(vgpu.memory.rings_kib <= RINGS_KIB, "{:?}", vgpu.memory);
     for lane in &vgpu.engines {

@@ -172,7 +172,13 @@ impl Guest {
         context.add_request(&*self.memory, batch)?;
         let descriptor = context.publish(&*self.memory)?;
         let mut shadow = std::mem::take(&mut self.shadow);
-        let element = prepare(&self.source(host), &mut shadow, self.engine, descriptor, None);
+        let element = prepare(
+            &self.source(host),
+            &mut shadow,
+            self.engine,
+            descriptor,
+            None,
+        );
         self.shadow = shadow;
         match element? {
             Element::Work(work) => Ok(work),
