@@ -46,6 +46,8 @@ finish() {
     # Whatever went wrong may have left any of these hanging.
     timeout 20 xl list >/results/xl-list.txt 2>&1
     timeout 20 xl dmesg >/results/xen-dmesg.txt 2>&1
+    grep -E 'emulation failed|domain_crash|Domain [0-9]+ .*crashed' /results/xen-dmesg.txt >/results/xen-complaints.txt
+    block xen-complaints /results/xen-complaints.txt
     timeout 20 xenstore-ls -f >/results/xenstore.txt 2>&1
     if [ "$1" != ok ] && [ "$LAB_DEVICE" = 1 ]; then
         timeout 20 vgpuctl list >/results/vgpuctl-list.txt 2>&1
@@ -85,7 +87,7 @@ install_programs() {
 # start_vgpud: our daemon, until it takes connections; sets $vgpud_pid.
 start_vgpud() {
     # shellcheck disable=SC2086 # an option and its value
-    RUST_LOG=${RUST_LOG:-info} vgpud ${LAB_SHADOW:+--shadow-mode $LAB_SHADOW} >>/results/vgpud.log 2>&1 &
+    RUST_LOG=${RUST_LOG:-info} vgpud --gpu "${LAB_GPU:-bdw}" ${LAB_SHADOW:+--shadow $LAB_SHADOW} >>/results/vgpud.log 2>&1 &
     vgpud_pid=$!
     tries=0
     until timeout 5 vgpuctl list >/dev/null 2>&1; do

@@ -86,17 +86,22 @@ report)
     # Whatever hung: the kernel's own account of it.
     cat /sys/class/drm/card0/error 2>/dev/null | head -n 200 | log_block gpu-error
     ;;
-igt) # TAG PROGRAM SUBTESTS SECONDS [VARIABLE=VALUE]
-    start=$(uptime_now)
+igt) # TAG PROGRAM SUBTESTS SECONDS [VARIABLE=VALUE...]
+    tag=$2
+    program=$3
+    subtests=$4
+    seconds=$5
+    shift 5
     dynamic=
-    case $4 in
-    *@*) dynamic="--dynamic-subtest ${4#*@}" ;;
+    case $subtests in
+    *@*) dynamic="--dynamic-subtest ${subtests#*@}" ;;
     esac
+    start=$(uptime_now)
     # shellcheck disable=SC2086 # words, or nothing
-    env $6 timeout -k 5 "$5" "/usr/libexec/igt-gpu-tools/$3" --run-subtest "${4%%@*}" $dynamic >/run/igt.out 2>&1
+    env "$@" timeout -k 5 "$seconds" "/usr/libexec/igt-gpu-tools/$program" --run-subtest "${subtests%%@*}" $dynamic >/run/igt.out 2>&1
     status=$?
-    log_block "$2/$3@$4" </run/igt.out
-    echo "LAB $2-exit/$3@$4 $status $start $(uptime_now)"
+    log_block "$tag/$program@$subtests" </run/igt.out
+    echo "LAB $tag-exit/$program@$subtests $status $start $(uptime_now)"
     ;;
 mmio) # ROUNDS
     # FPGA_DBG 0x42300: a register that nothing else watches; QEMU's edu has

@@ -111,6 +111,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
         scenario: name,
         device,
         guest_programs: scenario.guest_programs,
+        guest_options: scenario.guest_options,
         kernels: &kernels,
         form: options.form(),
         only: &options.only,
@@ -157,6 +158,9 @@ fn conclude(
 ) -> anyhow::Result<bool> {
     let verdict = (scenario.judge)(facts, options.form());
     let mut failures: Vec<String> = reason(end, took).into_iter().collect();
+    // A guest's program that Xen stopped may say little of it.
+    let complaint = facts.dom0.block("xen-complaints").first();
+    failures.extend(complaint.map(|line| format!("xen: {line}")));
     failures.extend(verdict.failures);
     let passed = failures.is_empty();
     let mut result = verdict.result;
