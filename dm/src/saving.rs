@@ -91,13 +91,17 @@ impl Server {
         }
     }
 
-    /// Starts to record which pages of the guest this process writes.
+    /// Starts to record which pages of the guest this process writes. Xen is
+    /// about to log the others; so that it can, no frame of the guest is
+    /// protected from here on.
     pub fn record(&self) {
         self.written.start();
+        self.hold_protection();
     }
 
     /// Stops that.
     pub fn stop_recording(&self) {
+        self.allow_protection();
         self.written.stop();
     }
 

@@ -8,7 +8,7 @@ use vgpu_config::Share;
 use crate::complaint::Complaint;
 use crate::counters::CounterValues;
 use crate::engine::EngineView;
-use crate::ppgtt::TableCounts;
+use crate::ppgtt::{ShadowMode, TableCounts};
 use crate::registers::Accesses;
 use crate::vgpu::MemoryView;
 use crate::windows::{ShareCounts, WindowCounts};
@@ -55,6 +55,8 @@ pub struct VgpuView {
     pub chunks: usize,
     /// Its shadow tables.
     pub tables: TableCounts,
+    /// How its page tables are followed.
+    pub shadow: ShadowMode,
     /// Its part of the physical global table.
     pub windows: ShareCounts,
     /// What vgpud holds for it.

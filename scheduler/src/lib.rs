@@ -21,6 +21,7 @@ pub mod kept;
 pub mod policy;
 pub mod ppgtt;
 pub mod qmp;
+pub mod reading;
 pub mod registers;
 pub mod saved;
 pub mod scan;

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use vgpu_config::Gpu;
+use vgpu_sched::ppgtt::ShadowMode;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
@@ -44,12 +45,22 @@ struct Args {
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     run_limit: u64,
 
+    /// Milliseconds a guest may stand still when it is migrated. When more is
+    /// expected, it is not stopped for long: it goes on here.
+    #[arg(long, default_value_t = 500, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    downtime_limit: u64,
+
     /// How an engine's registers go from one vGPU to the next: full, no-readback,
     /// merged, delta-previous or delta-image. All but the last are there to be
     /// compared with it.
     #[arg(long, default_value_t, value_name = "MODE")]
     switch_mode: SwitchMode,
 
+    /// How guests' page tables are followed: strict, each write to one
+    /// trapped; lazy, each compared at submissions; adaptive, each whichever
+    /// way is cheaper. Where Xen cannot trap writes, it is lazy.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    shadow: ShadowMode,
     /// What is done about batches that guests' users submit: off, note or refuse.
     /// Noting names what has no place in them to whoever inspects the vGPU;
     /// refusing stops the context. No safety rests on either.
@@ -109,9 +120,10 @@ fn run(args: Args) -> anyhow::Result<()> {
         switch_mode: args.switch_mode,
         ..Config::default()
     };
-    let platform = XenPlatform::open(args.gpu.into(), config, args.scan)?;
+    let platform = XenPlatform::open(args.gpu.into(), config, args.scan, args.shadow)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
+        downtime: Duration::from_millis(args.downtime_limit),
         ..Limits::default()
     };
     let daemon = Daemon::start(

@@ -9,7 +9,7 @@ use gen8::{Engine, Platform};
 use gpu_bus::Gpu;
 use guest_memory::{GuestMemory, WrittenPages};
 use vgpu_config::Share;
-use vgpu_ring::Request;
+use vgpu_ring::{Request, TableChanges};
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
@@ -21,6 +21,7 @@ use crate::ggtt::GuestGgtt;
 use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
 use crate::interrupt::{self, Line};
 use crate::policy::RunLimit;
+use crate::ppgtt::Frames;
 use crate::registers::Registers;
 use crate::switch::SwitchMode;
 use crate::sync::lock;
@@ -298,6 +299,24 @@ impl Handle {
     /// now on.
     pub fn set_share(&self, share: Share) {
         self.vgpu.set_share(share);
+    }
+
+    /// Where the device model counts changes of protected page tables. To be
+    /// given before its first request; without it none is relied on.
+    pub fn count_changes(&self, changes: TableChanges) {
+        self.vgpu.count_changes(changes);
+    }
+
+    /// Has it recorded what work at the GPU may write, or no longer.
+    pub fn track(&self, on: bool) {
+        self.vgpu.track(on);
+    }
+
+    /// Frames that work at the GPU may have written since the last call, or
+    /// since [`Handle::track`].
+    #[must_use]
+    pub fn reached(&self) -> Frames {
+        self.vgpu.reached()
     }
 
     /// Stops giving the GPU work of this vGPU, takes back what has not begun,

@@ -5,6 +5,7 @@ mod lane;
 mod memory;
 mod run;
 mod saving;
+mod tracked;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
-use crate::ppgtt::ShadowTables;
+use crate::ppgtt::{Frames, ShadowTables};
 use crate::scan::Scanner;
 use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
@@ -50,6 +51,8 @@ pub struct Vgpu {
     tables: Arc<ShadowTables>,
     lanes: [LaneSlot; Engine::COUNT],
     outbox: Mutex<Outbox>,
+    /// Held while orders of the tables are passed on: they stay in order.
+    ordering: Mutex<()>,
     /// Contexts that were not run.
     refusals: Mutex<Complaints>,
     /// What their batches without privilege held.
@@ -70,7 +73,8 @@ impl Vgpu {
     ) -> std::io::Result<Arc<Self>> {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
         let switched = shared.gpu.switched;
-        let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
+        let pages = Arc::clone(&shared.pages);
+        let tables = ShadowTables::followed(Arc::clone(&map), pages, config.tables, config.shadow);
         let scanner = Scanner::new(shared.gpu, config.scan, config.scan_limits);
         let vgpu = Arc::new(Self {
             share: Mutex::new(config.share),
@@ -86,6 +90,7 @@ impl Vgpu {
                 registers: Arc::new(Mutex::new(RegisterFile::with_table(switched, engine))),
             }),
             outbox: Mutex::new(Outbox::new(events)),
+            ordering: Mutex::default(),
             refusals: Mutex::default(),
             noticed: Mutex::default(),
             scanner,
@@ -132,9 +137,20 @@ impl Vgpu {
             }
             // Tables are followed from the contexts that use them.
             Request::CreatePageTable { .. } => {}
-            Request::DestroyPageTable { root } => self.tables.destroy(Gfn::containing(root)),
-            Request::InvalidateMemory => self.map.invalidate(),
+            Request::DestroyPageTable { root } => {
+                self.tables.destroy(Gfn::containing(root));
+                self.give_orders();
+            }
+            Request::InvalidateMemory => {
+                self.map.invalidate();
+                self.tables.frames_changed();
+            }
             Request::Ping { token } => self.push(Event::Pong { token }),
+            Request::Protection { .. }
+            | Request::Protected { .. }
+            | Request::TableWrite { .. }
+            | Request::TableReleased { .. }
+            | Request::WritesMissed { .. } => self.tracked(request),
         }
         self.usable()
     }
@@ -269,6 +285,16 @@ impl Vgpu {
         *lock(&self.outbox) = Outbox::new(Box::new(Nowhere));
     }
 
+    /// Has it recorded what work at the GPU may write, or no longer.
+    pub(crate) fn track(&self, on: bool) {
+        self.tables.track(on);
+    }
+
+    /// What work at the GPU may have written since the last call.
+    pub(crate) fn reached(&self) -> Frames {
+        self.tables.written()
+    }
+
     /// Changes what it gets of the GPU's time, on every engine.
     pub(crate) fn set_share(&self, share: Share) {
         *lock(&self.share) = share;
@@ -312,6 +338,7 @@ impl Vgpu {
             failed: self.failed.get().map(ToString::to_string),
             share,
             chunks: self.map.chunks(),
+            shadow: self.config.shadow.mode,
             tables: self.tables.counts(),
             windows: self.shared.windows.share(self.id()),
             memory: self.memory(),

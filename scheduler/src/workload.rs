@@ -172,8 +172,8 @@ pub fn prepare(
     if shadow.unaudited || resumed.is_some() {
         auditor.may_be_predicated();
     }
-    if in_batch.is_some() {
-        auditor.goes_on_in_user_batch();
+    if let Some(place) = in_batch {
+        auditor.goes_on_in_user_batches(place.addresses());
     }
     auditor.ring(&mut words, ring.head, ring.size)?;
     let in_ring = auditor.take_effects();
@@ -188,6 +188,7 @@ pub fn prepare(
     let WorkloadSite {
         pins: named,
         placed,
+        mut shown,
         bytes: fetched,
         ..
     } = site;
@@ -226,7 +227,9 @@ pub fn prepare(
             gfn: *gfn,
         })?;
         entries.push(entry(bus));
+        shown.push(*gfn);
     }
+    root.shows(shown);
     let key = Key {
         vgpu: source.vgpu,
         what: What::Image {

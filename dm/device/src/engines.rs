@@ -352,7 +352,8 @@ impl Core {
                     }
                 }
             }
-            Event::Pong { .. } => {}
+            // Frames of the guest are not the device's affair.
+            Event::Pong { .. } | Event::Protect { .. } | Event::Unprotect { .. } => {}
         }
     }
 

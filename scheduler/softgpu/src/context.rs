@@ -6,6 +6,7 @@ use gen8::csb::Descriptor;
 use gen8::{Engine, lrc, ring};
 
 use crate::bits::{hi, join, lo};
+use crate::blit::Setup;
 use crate::core::Core;
 use crate::counters::count;
 use crate::memory::Space;
@@ -87,6 +88,8 @@ impl Streamer {
         self.second = Batch::NONE;
         self.arbitrate = true;
         self.predication = 0;
+        self.setup = Setup::default();
+        self.awaited = None;
         if descriptor.addressing_mode() != Descriptor::MODE_PPGTT48 {
             return Err(Stop::Instruction);
         }
@@ -110,8 +113,8 @@ impl Streamer {
         let now = core.timestamp().wrapping_add(1).max(1);
         self.unit().loaded_at.store(now, Relaxed);
 
-        core.registers.reset_context_registers(e);
         if restore {
+            core.registers.reset_context_registers(e);
             self.load_private(&image);
             self.load_batches(&image);
         }

@@ -8,7 +8,7 @@ use gen8::cmd::{Privilege, mi_op};
 use gen8::{Engine, lrc, ring};
 
 use crate::bits::{hi, index, join, lo};
-use crate::blit::Clip;
+use crate::blit::Setup;
 use crate::context::Loaded;
 use crate::core::Core;
 use crate::counters::count;
@@ -50,7 +50,11 @@ pub(crate) struct Streamer {
     /// MI_SET_PREDICATE: when commands become no-ops.
     pub(crate) predication: u32,
     pub(crate) context: Loaded,
-    pub(crate) clip: Clip,
+    /// What XY_SETUP_BLT left.
+    pub(crate) setup: Setup,
+    /// The signals that had come when memory was last looked at, of a wait that
+    /// goes by them.
+    pub(crate) awaited: Option<u64>,
     pub(crate) row: Vec<u8>,
     pub(crate) row_under: Vec<u8>,
     pub(crate) pace: Pace,
@@ -81,7 +85,8 @@ impl Streamer {
             arbitrate: true,
             predication: 0,
             context: Loaded::default(),
-            clip: Clip::default(),
+            setup: Setup::default(),
+            awaited: None,
             row: Vec::new(),
             row_under: Vec::new(),
             idle_rounds: 0,
@@ -213,6 +218,7 @@ impl Streamer {
             self.packet = packet;
             if passed {
                 self.end_rounds();
+                self.awaited = None;
                 self.advance(n);
             } else {
                 // The position stays: the main loop looks for resets and

@@ -10,16 +10,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use guest_memory::WrittenPages;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::{Value, json};
 use vgpu_config::{Gpu, Share};
 use vgpu_control::{
     ClientRequest, Connection, EngineSample, Entry, FromDm, Held, LaneSample, QmpSockets, Register,
     Reply, Sample, State, ToDm, TraceEvent, TracePage, What,
 };
-use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
+use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, TableChanges, Wake};
 use vgpu_sched::events::EventSink;
 use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::ppgtt::Frames;
 use vgpu_sched::saved::Saved;
 use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
@@ -117,6 +118,7 @@ fn fake_qemu() {
             private: public.with_extension("private"),
             public,
         }),
+        incoming: false,
     };
     connection
         .send(&ClientRequest::Register(register), &[])
@@ -216,6 +218,10 @@ impl Platform for FakePlatform {
 }
 
 impl Vgpu for FakeVgpu {
+    fn count_changes(&self, changes: TableChanges) {
+        assert_eq!(changes.load(), 0);
+    }
+
     fn request(&self, request: Request) -> Result<(), String> {
         let note = format!("{request:?} {:#x}", self.table.load(7));
         self.notes.send(note).unwrap();
@@ -258,6 +264,20 @@ impl Vgpu for FakeVgpu {
 
     fn written(&self) -> &WrittenPages {
         &self.written
+    }
+
+    fn track(&self, on: bool) {
+        self.notes.send(format!("tracks {on}")).unwrap();
+    }
+
+    fn reached(&self) -> Frames {
+        let mut frames = Frames::default();
+        frames.insert_run(Gfn(7), 2);
+        frames
+    }
+
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        Ok(self.notes.send(format!("named {gfns:?}"))?)
     }
 
     fn set_share(&self, share: Share) {
@@ -482,6 +502,7 @@ fn bad_requests_are_refused_with_the_reason() {
             domid,
             vgpu: String::new(),
             qmp: None,
+            incoming: false,
         };
         let error = f.ask::<Value>(&ClientRequest::Register(register));
         let expected = format!("domid is {domid}, allowed: 1 to 32751");

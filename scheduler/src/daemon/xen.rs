@@ -4,25 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use guest_memory::WrittenPages;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
-use vgpu_ring::{GgttTable, Request};
+use vgpu_ring::{GgttTable, Request, TableChanges};
 use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::{Frames, ShadowConfig, ShadowMode};
 use vgpu_sched::saved::Saved;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
-    DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
+    DeviceModel, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
 };
 
+use super::extents;
 use super::platform::{Identity, Platform, Vgpu};
 use super::reclaim::reclaim;
 use super::table::Table;
@@ -40,6 +42,7 @@ pub struct XenPlatform {
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
     scan: ScanMode,
+    shadow: ShadowMode,
     _gpu: Arc<SoftGpu>,
 }
 
@@ -48,7 +51,12 @@ impl XenPlatform {
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(gpu: Gpu, config: Config, scan: ScanMode) -> anyhow::Result<Self> {
+    pub fn open(
+        gpu: Gpu,
+        config: Config,
+        scan: ScanMode,
+        shadow: ShadowMode,
+    ) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
@@ -77,6 +85,7 @@ impl XenPlatform {
             kind,
             scheduler,
             privcmd,
+            shadow,
             scan,
             _gpu: gpu,
         })
@@ -117,6 +126,10 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            shadow: ShadowConfig {
+                mode: self.shadow,
+                ..ShadowConfig::default()
+            },
             scan: self.scan,
             restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
@@ -130,6 +143,7 @@ impl Platform for XenPlatform {
             .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
         Ok(Arc::new(Scheduled {
             handle,
+            dm: DeviceModel::new(Arc::clone(&self.privcmd), DomId(domid)),
             clock: Arc::clone(self.scheduler.clock()),
             table,
         }))
@@ -156,6 +170,7 @@ impl Platform for XenPlatform {
 
 struct Scheduled {
     handle: Handle,
+    dm: DeviceModel,
     clock: Arc<dyn Clock>,
     table: Arc<Table>,
 }
@@ -167,6 +182,10 @@ impl Vgpu for Scheduled {
 
     fn usable(&self) -> Result<(), String> {
         self.handle.usable().map_err(|e| e.to_string())
+    }
+
+    fn count_changes(&self, changes: TableChanges) {
+        self.handle.count_changes(changes);
     }
 
     fn table(&self) -> &Table {
@@ -187,6 +206,18 @@ impl Vgpu for Scheduled {
 
     fn written(&self) -> &WrittenPages {
         self.handle.written()
+    }
+
+    fn track(&self, on: bool) {
+        self.handle.track(on);
+    }
+
+    fn reached(&self) -> Frames {
+        self.handle.reached()
+    }
+
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        extents::name(&self.dm, gfns)
     }
 
     fn set_share(&self, share: Share) {

@@ -63,9 +63,7 @@ impl EngineUnit {
                 until = Instant::now() + YIELD;
                 yields = true;
             }
-            if !yields {
-                self.feed(&mut state);
-            } else if !self.preempt(&mut state, vgpu) {
+            if !yields || !self.preempt(&mut state, vgpu) {
                 self.feed(&mut state);
             }
             state = self

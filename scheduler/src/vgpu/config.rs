@@ -5,7 +5,7 @@ use vgpu_config::Share;
 use super::SchedulerV1;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
-use crate::ppgtt::TableLimits;
+use crate::ppgtt::{ShadowConfig, TableLimits};
 use crate::scan::{ScanLimits, ScanMode};
 use crate::windows::WindowLimits;
 
@@ -20,6 +20,8 @@ pub struct VgpuConfig {
     pub map: MapLimits,
     /// Its share of shadow tables.
     pub tables: TableLimits,
+    /// How its page tables are followed.
+    pub shadow: ShadowConfig,
     /// Its share of the global page table.
     pub windows: WindowLimits,
     /// What one submission may cost.

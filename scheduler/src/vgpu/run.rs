@@ -54,6 +54,7 @@ impl Vgpu {
             let resumed = resumed.map(|(_, batch)| batch);
             drop(lane);
             let prepared = self.prepare(engine, &mut shadows[number], descriptor, resumed);
+            self.give_orders();
             // What one shadow learned of the lane's contexts is true of all.
             Shadow::agree(&mut *shadows);
             let mut lane = lock(&slot.lane);

@@ -45,7 +45,9 @@ impl PrepareError {
     pub const fn reason(&self) -> FaultReason {
         match self {
             Self::Descriptor(_) | Self::Image(_) => FaultReason::Descriptor,
-            Self::NotMapped(_) | Self::Audit(AuditError::NotMapped(_)) => FaultReason::Unmapped,
+            Self::NotMapped(_)
+            | Self::Audit(AuditError::NotMapped(_))
+            | Self::Shadow(ShadowError::Away { .. }) => FaultReason::Unmapped,
             Self::Audit(AuditError::Unknown { .. })
             | Self::Scan(Finding {
                 fault: Fault::Unknown,

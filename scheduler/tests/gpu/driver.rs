@@ -24,6 +24,10 @@ use crate::stuck::Deaf;
 /// Longest wait for an event that must come: only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Windows of the scheduler's own: each engine's status page, and its idle
+/// context's image and ring.
+pub const OWN_WINDOWS: usize = 3 * Engine::COUNT;
+
 /// Pages of the guest's global table that tests use.
 const TABLE: usize = 4096;
 
@@ -310,6 +314,15 @@ impl Guest {
 
     /// Maps a 4 KiB page in a context's address space.
     pub fn map(&mut self, context: &Context, address: u64, gpa: u64) {
+        self.map_as(context, address, gpa | PRESENT | WRITABLE);
+    }
+
+    /// The same for reading only.
+    pub fn map_read_only(&mut self, context: &Context, address: u64, gpa: u64) {
+        self.map_as(context, address, gpa | PRESENT);
+    }
+
+    fn map_as(&mut self, context: &Context, address: u64, entry: u64) {
         let mut table = context.root;
         for level in [Level::Pml4, Level::Pdp, Level::Pd] {
             let at = table + Self::entry(level.index(address));
@@ -323,7 +336,7 @@ impl Guest {
                 entry & !0xfff
             };
         }
-        self.set_pte(table, Level::Pt.index(address), gpa | PRESENT | WRITABLE);
+        self.set_pte(table, Level::Pt.index(address), entry);
     }
 
     fn entry(index: usize) -> u64 {

@@ -7,6 +7,7 @@ mod failures;
 mod handover;
 mod one_guest;
 mod saving;
+mod scanned;
 mod scans;
 mod scripted;
 mod seen;

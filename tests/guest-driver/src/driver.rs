@@ -64,7 +64,25 @@ impl<P: Platform> Driver<P> {
     ///
     /// # Errors
     /// [`DriverError`]
-    pub fn start(platform: P, mut frames: Frames, seed: u64) -> Result<Self, DriverError> {
+    pub fn start(platform: P, frames: Frames, seed: u64) -> Result<Self, DriverError> {
+        Self::make(platform, frames, seed, false)
+    }
+
+    /// As [`Driver::start`], but each request of random work finds its buffers
+    /// in other frames: its page tables change all the time.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn start_restless(platform: P, frames: Frames, seed: u64) -> Result<Self, DriverError> {
+        Self::make(platform, frames, seed, true)
+    }
+
+    fn make(
+        platform: P,
+        mut frames: Frames,
+        seed: u64,
+        restless: bool,
+    ) -> Result<Self, DriverError> {
         let mut gpu = Gpu::probe(platform, &mut frames)?;
         let mut next_id = FIRST_ID;
         let mut engines = Engine::ALL.map(|engine| EngineState {
@@ -76,7 +94,10 @@ impl<P: Platform> Driver<P> {
         });
         for engine in Engine::ALL {
             for _ in 0..CONTEXTS {
-                let context = Context::new(&mut gpu, &mut frames, engine, next_id)?;
+                let mut context = Context::new(&mut gpu, &mut frames, engine, next_id)?;
+                if restless {
+                    context.allow_moves(gpu.platform().memory(), &mut frames)?;
+                }
                 engines[engine.index()].contexts.push(context);
                 next_id += FIRST_ID;
             }
@@ -88,6 +109,12 @@ impl<P: Platform> Driver<P> {
             engines,
             random: Random::new(seed),
         })
+    }
+
+    /// Writes a register of the device, as workarounds and tables are set
+    /// after the probe.
+    pub fn write_register(&mut self, offset: u32, value: u32) {
+        self.gpu.write(offset.into(), value);
     }
 
     /// Submits random work on `engine` if one of its contexts has a free
@@ -104,9 +131,11 @@ impl<P: Platform> Driver<P> {
             return Ok(false);
         };
         let kind = Kind::pick(engine, &mut self.random);
+        let memory = self.gpu.platform().memory();
+        let idle = !state.running.iter().any(|r| r.context == context);
+        state.contexts[context].bind_anew(memory, slot, idle)?;
         let buffers = state.contexts[context].slots[slot];
         let work = Workload::generate(engine, kind, &buffers, &mut self.random);
-        let memory = self.gpu.platform().memory();
         memory.write(buffers.data, &work.before)?;
         let given = Given {
             kind,
@@ -326,6 +355,16 @@ impl<P: Platform> Driver<P> {
         }
         state.running = still;
         Ok(())
+    }
+
+    /// Where the tables are now that name the buffers of its contexts.
+    ///
+    /// # Errors
+    /// When guest memory fails.
+    pub fn tables(&mut self) -> Result<Vec<u64>, DriverError> {
+        let memory = self.gpu.platform().memory();
+        let contexts = self.engines.iter().flat_map(|e| &e.contexts);
+        contexts.map(|c| c.table(memory)).collect()
     }
 
     /// The same driver on another platform: its guest was moved.

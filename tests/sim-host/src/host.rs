@@ -10,6 +10,7 @@ use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::ShadowConfig;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Scheduler};
 
@@ -23,10 +24,14 @@ pub struct SimHostConfig {
     /// How long a workload may hold an engine; the scheduler's default if
     /// `None`.
     pub run_limit: Option<Duration>,
+    /// Rings are read as fast as they are filled, to compare with.
+    pub reads_all: bool,
     /// Nanoseconds each command takes an engine; 0 for as fast as it can.
     pub command_cost_ns: u32,
     /// Nanoseconds that drawing 1 KiB takes, likewise.
     pub blit_cost_ns_per_kib: u32,
+    /// How guests' page tables are followed.
+    pub shadow: ShadowConfig,
     /// What is done about batches without privilege.
     pub scan: ScanMode,
 }
@@ -35,11 +40,13 @@ pub struct SimHostConfig {
 pub struct SimHost {
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
+    shadow: ShadowConfig,
     scan: ScanMode,
     gpu: Arc<SoftGpu>,
     dma: Arc<DmaSpace>,
     platform: &'static Platform,
     xen: FakeXen,
+    reads_all: bool,
 }
 
 impl SimHost {
@@ -72,11 +79,13 @@ impl SimHost {
             .context("the scheduler does not start")?;
         Ok(Self {
             scheduler,
+            shadow: config.shadow,
             scan: config.scan,
             gpu,
             dma,
             platform: config.gpu,
             xen: FakeXen::new(),
+            reads_all: config.reads_all,
         })
     }
 
@@ -84,6 +93,15 @@ impl SimHost {
     #[must_use]
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Whether rings are read as fast as they are filled.
+    pub(crate) const fn reads_all(&self) -> bool {
+        self.reads_all
+    }
+
+    pub(crate) const fn shadow(&self) -> ShadowConfig {
+        self.shadow
     }
 
     /// What is done about batches without privilege.

@@ -446,7 +446,11 @@ impl Intruder {
                 self.deeds.failed += 1;
                 self.reset(1 << engine)?;
             }
-            Event::Interrupt { .. } | Event::ResetDone { .. } | Event::Pong { .. } => {}
+            Event::Interrupt { .. }
+            | Event::ResetDone { .. }
+            | Event::Pong { .. }
+            | Event::Protect { .. }
+            | Event::Unprotect { .. } => {}
         }
         Ok(())
     }

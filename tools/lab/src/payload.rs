@@ -47,6 +47,13 @@ pub const GPU_WORK: GuestProgram = GuestProgram {
     whole: true,
 };
 
+/// How long its guest stood still.
+pub const CLOCK_GAP: GuestProgram = GuestProgram {
+    name: "clock-gap",
+    crate_name: "gpu-work",
+    whole: true,
+};
+
 /// Rust's name for what guests are, and how a static program is asked for. A
 /// target of its own keeps such builds apart from the others.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -85,6 +92,8 @@ pub struct Settings<'a> {
     pub device: bool,
     /// Our programs that guests get.
     pub guest_programs: &'a [GuestProgram],
+    /// More for the command line of guests' kernels.
+    pub guest_options: &'a str,
     /// Kernels that guests boot besides dom0's.
     pub kernels: &'a [(GuestKernel, KernelImage)],
     /// How much is run.
@@ -142,6 +151,9 @@ impl Payload {
             images,
             script: &initrd_script,
             plain: settings.plain_boot,
+            command_line: format!("{GUEST_COMMAND_LINE} {}", settings.guest_options)
+                .trim_end()
+                .to_owned(),
         };
         let modules = images.modules();
         boot.stage(
@@ -273,7 +285,8 @@ pub fn build_programs(device: bool, guest: &[GuestProgram]) -> anyhow::Result<()
     if !crates.is_empty() {
         cargo_build(&crates, |command| command.arg("--bins"))?;
     }
-    let whole: Vec<&str> = of_guests(true).collect();
+    let mut whole: Vec<&str> = of_guests(true).collect();
+    whole.dedup();
     if !whole.is_empty() {
         let (name, flags) = TARGET_FLAGS;
         cargo_build(&whole, |command| {
@@ -309,6 +322,7 @@ struct Boot<'a> {
     /// /init of the initial RAM disk.
     script: &'a Path,
     plain: bool,
+    command_line: String,
 }
 
 impl Boot<'_> {
@@ -331,11 +345,12 @@ impl Boot<'_> {
             copy(kernel, &boot.join("vmlinuz"))?;
             format!(
                 "kernel = \"{there}/vmlinuz\"\nramdisk = \"{there}/initrd\"\n\
-                 cmdline = \"{GUEST_COMMAND_LINE}\"\n"
+                 cmdline = \"{}\"\n",
+                self.command_line
             )
         } else {
             let size = usize::try_from(fs::metadata(&initrd)?.len())?;
-            let parts = handover::prepare(&fs::read(kernel)?, size, GUEST_COMMAND_LINE, mib)?;
+            let parts = handover::prepare(&fs::read(kernel)?, size, &self.command_line, mib)?;
             fs::write(boot.join("stub"), parts.stub)?;
             fs::write(boot.join("kernel"), parts.kernel)?;
             fs::write(boot.join("parameters"), parts.parameters)?;

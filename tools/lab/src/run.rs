@@ -111,6 +111,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
         scenario: name,
         device,
         guest_programs: scenario.guest_programs,
+        guest_options: scenario.guest_options,
         kernels: &kernels,
         form: options.form(),
         only: &options.only,

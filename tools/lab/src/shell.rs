@@ -32,6 +32,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
         scenario: "shell",
         device,
         guest_programs: if device { &PROGRAMS } else { &[] },
+        guest_options: "",
         kernels: &[],
         form: Form::Full,
         only: &[],

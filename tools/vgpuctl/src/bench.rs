@@ -11,6 +11,7 @@ mod mmio;
 mod nowhere;
 mod ring;
 mod scan;
+mod shadow;
 mod spread;
 mod switch;
 mod verify;
@@ -36,6 +37,7 @@ enum Bench {
     Migrate(migrate::Args),
     Scan(scan::Args),
     Switch(switch::Args),
+    Shadow(shadow::Args),
     Verify(verify::Args),
 }
 
@@ -54,6 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Migrate(args) => migrate::run(args),
         Bench::Scan(args) => scan::run(args),
         Bench::Switch(args) => switch::run(args),
+        Bench::Shadow(args) => shadow::run(args),
         Bench::Verify(args) => verify::run(args),
     }
 }

@@ -141,17 +141,17 @@ fn a_host_without_memory_leaves_the_domain_as_it_was() {
     let id = host.domain.id();
     let many = Extent {
         first_gfn: 0x20_0000,
-        frames: 7000,
+        frames: 64_000,
     };
-    host.memory.set_maximum_reservation(id, 9000).unwrap();
-    assert_eq!(host.memory.populate(id, many).unwrap(), 7000);
+    host.memory.set_maximum_reservation(id, 67_000).unwrap();
+    assert_eq!(host.memory.populate(id, many).unwrap(), 64_000);
     let error = host.table().unwrap_err();
     assert!(
         matches!(error, TableError::TooFew { got, .. } if got > 0 && got < TABLE_FRAMES),
         "{error}"
     );
-    assert_eq!(host.domain.current_reservation(), 7300);
-    assert_eq!(host.memory.maximum_reservation(id).unwrap(), 9000);
+    assert_eq!(host.domain.current_reservation(), 64_300);
+    assert_eq!(host.memory.maximum_reservation(id).unwrap(), 67_000);
     assert_eq!(host.domain.frame(Gfn(PARKING_GFN)), FrameKind::Hole);
 }
 

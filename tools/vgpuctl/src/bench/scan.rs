@@ -81,6 +81,8 @@ const RING_SIZE: u32 = 16 << 10;
 /// of a context image behind its first; that image never runs here.
 const BATCH: usize = 64 << 10;
 const BATCH_AT: u32 = 0x2000;
+/// The context whose batches are scanned: its image is whole.
+const USER_CONTEXT: usize = 1;
 /// Bytes of a user's batch: within what one submission's scan may cost.
 const USER: usize = 56 << 10;
 /// Frames of a guest.
@@ -134,7 +136,7 @@ struct Scan {
 impl Scan {
     fn new() -> anyhow::Result<Self> {
         let host = Host::new(GGTT_ENTRIES - 2)?;
-        let guest = Guest::new(&host, 1, Engine::Rcs, FRAMES, 1)?;
+        let guest = Guest::new(&host, 1, Engine::Rcs, FRAMES, 2)?;
         let batch = commands::privileged(BATCH);
         // The driver's first frame is its first page in the global table.
         let bytes: Vec<u8> = batch.iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -142,7 +144,7 @@ impl Scan {
         let ring = commands::ring(RING);
         let user = commands::user(USER);
         let bytes: Vec<u8> = user.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let [with_data, short] = guest.contexts[0].slots;
+        let [with_data, short] = guest.contexts[USER_CONTEXT].slots;
         guest.memory.write(with_data.data, &bytes)?;
         let end = Batch::new().end().finish();
         let end: Vec<u8> = end.iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -184,7 +186,7 @@ impl Scan {
     /// Scans a user's batch `times` times, each as if never seen or not;
     /// nanoseconds each.
     fn user(&self, start: u64, fresh: bool, times: u32) -> anyhow::Result<f64> {
-        self.guest.own_space(0, |space| {
+        self.guest.own_space(USER_CONTEXT, |space| {
             time(times, || {
                 let new = fresh.then(scanner);
                 let scanner = new.as_ref().unwrap_or(&self.scanner);

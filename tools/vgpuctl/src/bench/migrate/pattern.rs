@@ -121,12 +121,12 @@ impl Pattern {
                 fill(1, part(1, 8) + at, part(1, 72), n);
             }
             (Self::ComputeBurst, 0) => fill(0, back, part(1, 128), frame),
-            (Self::Streaming, phase @ (1 | 3)) => {
+            (Self::Streaming, 1 | 3) => {
                 // Two of five textures are new ones.
                 let slot = (n / 2) % 256;
                 let colour = if slot % 5 < 2 { n } else { slot + 1 };
                 let first = part(1, 8) + u64::from(slot) * part(1, 384);
-                fill(1, first, part(1, 384), colour + phase / 4);
+                fill(1, first, part(1, 384), colour);
             }
             (Self::Streaming, 2) => fill(0, back, part(1, 64), frame),
             _ => {}

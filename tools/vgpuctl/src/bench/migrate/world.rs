@@ -18,8 +18,8 @@ use super::machine::Machine;
 use super::pattern::{Pattern, Range};
 use super::rates::Rates;
 
-/// Bytes that may be on the way before who sends must wait.
-const WINDOW: f64 = 4e6;
+/// What may be on the way before who sends must wait.
+const WINDOW: Duration = Duration::from_millis(4);
 
 /// The source, the way, and the target.
 pub struct World<'a> {
@@ -261,11 +261,7 @@ impl Sender for World<'_> {
         inner.counts.bytes += u64::from(bytes);
         let now = inner.now;
         inner.way.take(bytes, now);
-        let window = if self.overlap {
-            Duration::from_secs_f64(WINDOW / inner.way.bytes_per_second())
-        } else {
-            Duration::ZERO
-        };
+        let window = if self.overlap { WINDOW } else { Duration::ZERO };
         let wait = inner.way.backlog(now).saturating_sub(window);
         inner.advance(now + wait, self.pages);
         Ok(())
