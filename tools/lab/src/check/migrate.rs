@@ -59,7 +59,13 @@ fn median(values: &[f64]) -> Option<f64> {
 pub fn judge(facts: &Facts, form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     let mut failures = Vec::new();
-    let of = |counts: (usize, usize)| if form == Form::Short { counts.1 } else { counts.0 };
+    let of = |counts: (usize, usize)| {
+        if form == Form::Short {
+            counts.1
+        } else {
+            counts.0
+        }
+    };
     let tags = |prefix: &str, count: usize| -> Vec<String> {
         (1..=count).map(|n| format!("{prefix}-{n}")).collect()
     };
@@ -140,3 +146,6 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         failures,
     }
 }
+
+#[cfg(test)]
+mod tests;
