@@ -1,48 +1,17 @@
 //! The guest next door: works by the book, and must never notice anything.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use gen8::Engine;
-use guest_driver::{Driver, Frames, Platform};
-use guest_memory::GuestMemory;
-use sim_host::{SimGuest, SimGuestConfig, SimHost, Witness};
+use guest_driver::{Driver, Frames};
+use sim_host::{SharedGuest, SimGuest, SimGuestConfig, SimHost, Witness};
 
 use crate::stage::wait_until;
-
-/// The guest as its driver's machine.
-struct Machine(Arc<SimGuest>);
-
-impl Platform for Machine {
-    fn memory(&self) -> &dyn GuestMemory {
-        self.0.vcpu()
-    }
-
-    fn config_read(&mut self, register: u16, size: u8) -> u32 {
-        (&*self.0).config_read(register, size)
-    }
-
-    fn config_write(&mut self, register: u16, size: u8, value: u32) {
-        (&*self.0).config_write(register, size, value);
-    }
-
-    fn mmio_read(&mut self, address: u64, size: u8) -> u64 {
-        (&*self.0).mmio_read(address, size)
-    }
-
-    fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
-        (&*self.0).mmio_write(address, size, value);
-    }
-
-    fn wait_interrupt(&mut self, timeout: Duration) -> bool {
-        (&*self.0).wait_interrupt(timeout)
-    }
-}
 
 /// An honest guest with its driver.
 pub struct Neighbour {
     // Before the guest it drives.
-    driver: Driver<Machine>,
+    driver: Driver<SharedGuest>,
     guest: Arc<SimGuest>,
     witness: Arc<Witness>,
     /// What the witness had seen when the last work was done.
@@ -64,7 +33,11 @@ impl Neighbour {
                 ..SimGuestConfig::default()
             },
         )?);
-        let driver = Driver::start(Machine(Arc::clone(&guest)), Frames::new(256, 4096), seed)?;
+        let driver = Driver::start(
+            SharedGuest(Arc::clone(&guest)),
+            Frames::new(256, 4096),
+            seed,
+        )?;
         let quiet = witness.seen();
         Ok(Self {
             driver,

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use gen8::Engine;
-use guest_driver::{Batch, Driver, Frames, Given, Kind, Platform, Rect, Surface, Tiling};
+use guest_driver::{Batch, Driver, Frames, Given, Kind, Rect, Surface, Tiling};
 use guest_memory::{GuestMemory, PAGE_SIZE};
-use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
+use sim_host::{SharedGuest, SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 use softgpu::WriteLog;
 use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor};
 
@@ -24,7 +23,7 @@ const ROWS: u64 = 16384;
 
 /// A guest whose driver draws.
 pub struct Vgpu {
-    driver: Driver<Owner>,
+    driver: Driver<SharedGuest>,
     memory: Arc<dyn GuestMemory>,
     log: Arc<WriteLog>,
     /// Contexts of each pattern, by their numbers on the blitter.
@@ -33,35 +32,6 @@ pub struct Vgpu {
     pages: u64,
     guest: Arc<SimGuest>,
     host: SimHost,
-}
-
-/// A driver's machine that the driver keeps.
-struct Owner(Arc<SimGuest>);
-
-impl Platform for Owner {
-    fn memory(&self) -> &dyn GuestMemory {
-        self.0.vcpu()
-    }
-
-    fn config_read(&mut self, register: u16, size: u8) -> u32 {
-        (&*self.0).config_read(register, size)
-    }
-
-    fn config_write(&mut self, register: u16, size: u8, value: u32) {
-        (&*self.0).config_write(register, size, value);
-    }
-
-    fn mmio_read(&mut self, address: u64, size: u8) -> u64 {
-        (&*self.0).mmio_read(address, size)
-    }
-
-    fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
-        (&*self.0).mmio_write(address, size, value);
-    }
-
-    fn wait_interrupt(&mut self, timeout: Duration) -> bool {
-        (&*self.0).wait_interrupt(timeout)
-    }
 }
 
 impl Vgpu {
@@ -87,7 +57,7 @@ impl Vgpu {
                 .vcpu()
                 .write((DRIVER + u64::from(page)) << 12, &bytes)?;
         }
-        let driver = Driver::start(Owner(Arc::clone(&guest)), Frames::new(256, DRIVER), 1)?;
+        let driver = Driver::start(SharedGuest(Arc::clone(&guest)), Frames::new(256, DRIVER), 1)?;
         // As vgpud has it on Xen.
         let memory = Arc::new(ForeignMemory::new(
             host.hypervisor().open_privcmd()?,
