@@ -1,6 +1,5 @@
 //! A vGPU is about to be saved: what of it runs comes to its end.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::stop::LOOK;
@@ -66,19 +65,8 @@ impl EngineUnit {
             if !yields || !self.preempt(&mut state, vgpu) {
                 self.feed(&mut state);
             }
-            state = self
-                .moved
-                .wait_timeout(state, left.min(LOOK))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            if self.hardware.has_events() {
-                self.progress(&mut state);
-                self.end_failed(&mut state);
-            }
-            // Others do not wait for what this thread saw.
-            drop(state);
-            self.tell();
-            state = lock(&self.state);
+            state = self.look(state, left.min(LOOK));
+            state = self.let_others(state);
         }
         state.waiters -= 1;
         if result.is_err() {
@@ -121,19 +109,9 @@ impl EngineUnit {
         state.waiters += 1;
         // Another one's workload may stand ready to change them on its way.
         while state.owner.as_ref().is_some_and(|o| o.vgpu == vgpu) && !state.lists.idle() {
-            state = self
-                .moved
-                .wait_timeout(state, LOOK)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            if self.hardware.has_events() {
-                self.progress(&mut state);
-                self.end_failed(&mut state);
-                self.feed(&mut state);
-            }
-            drop(state);
-            self.tell();
-            state = lock(&self.state);
+            state = self.look(state, LOOK);
+            self.feed(&mut state);
+            state = self.let_others(state);
         }
         state.waiters -= 1;
         let State {

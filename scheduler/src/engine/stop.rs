@@ -3,8 +3,8 @@
 //! A reset ends what runs and nothing else: the engine is made to hold still
 //! first, then looked at once more, and what had not begun is loaded again.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vgpu_ring::FaultReason;
@@ -42,26 +42,38 @@ impl EngineUnit {
                 // It follows another one's, or only has to say that it is
                 // through.
                 self.feed(&mut state);
-                state = self
-                    .moved
-                    .wait_timeout(state, LOOK)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
-                if self.hardware.has_events() {
-                    self.progress(&mut state);
-                    self.end_failed(&mut state);
-                }
+                state = self.look(state, LOOK);
             }
-            // Others do not wait for what this thread saw.
-            drop(state);
-            self.tell();
-            state = lock(&self.state);
+            state = self.let_others(state);
         }
         state.waiters -= 1;
         self.feed(&mut state);
         self.set_alarm(&mut state);
         drop(state);
         self.tell();
+    }
+
+    /// Waits until something moves, at most `limit`, and sees to what the engine
+    /// has said by then.
+    pub(super) fn look<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        limit: Duration,
+    ) -> MutexGuard<'a, State> {
+        let waited = self.moved.wait_timeout(state, limit);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if self.hardware.has_events() {
+            self.progress(&mut state);
+            self.end_failed(&mut state);
+        }
+        state
+    }
+
+    /// Tells clients what this thread saw: others do not wait for it.
+    pub(super) fn let_others<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        drop(state);
+        self.tell();
+        lock(&self.state)
     }
 
     /// Ends what runs, or is about to, with `outcome`, if `still` says so
