@@ -20,3 +20,4 @@ mod windows;
 
 pub use server::{AttachError, Server, ServerConfig, Statistics};
 pub use table::TableState;
+pub use vgpu_confine::Seccomp;

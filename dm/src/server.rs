@@ -2,19 +2,22 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use guest_memory::GuestMemory;
 use serde::Serialize;
+use vgpu_confine::{Role, Seccomp};
 use vgpu_device::{
     Config, ConfigError, Device, DeviceV1, Exits, GgttTable, Inspection, RestoreError, Seams,
 };
 use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
 use xen_glue::{
-    DeviceModel, DeviceModelError, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor,
-    HypervisorError, IoreqServer, Sbdf, TableError, TableFrames, VcpuIoreqs, VcpuIoreqsError,
+    DEVICE_MODEL_REQUESTS, DeviceModel, DeviceModelError, DomId, ForeignMemory,
+    ForeignMemoryConfig, Hypervisor, HypervisorError, IoreqServer, Sbdf, TableError, TableFrames,
+    VcpuIoreqs, VcpuIoreqsError,
 };
 
 use crate::alarm::Alarm;
@@ -40,6 +43,8 @@ pub struct ServerConfig {
     /// How long a vCPU's thread looks for the next request before it
     /// sleeps, at most.
     pub spin: Duration,
+    /// What a system call leads to that a thread's work does without.
+    pub seccomp: Seccomp,
 }
 
 impl ServerConfig {
@@ -76,6 +81,9 @@ pub enum AttachError {
         /// What is wrong.
         source: VcpuIoreqsError,
     },
+    /// A thread keeps more than it needs.
+    #[error(transparent)]
+    Confine(#[from] vgpu_confine::ConfineError),
     /// Descriptors or threads.
     #[error("cannot {what}: {source}")]
     System {
@@ -230,7 +238,7 @@ impl Server {
             restricted.map_err(HypervisorError::from)?;
             let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, config.domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
-            this.start_vcpu(ioreqs, config.spin)?;
+            this.start_vcpu(ioreqs, config)?;
         }
         let events = EventLoop {
             device: Arc::clone(&this.device),
@@ -238,13 +246,15 @@ impl Server {
             ring: events,
             stop: Arc::clone(&this.stop),
         };
-        this.spawn("events".into(), move || events.run())?;
+        this.spawn("events".into(), (Role::Events, config.seccomp), move || {
+            events.run();
+        })?;
         // Last: from now on the guest finds the device.
         this.server.map_pci(this.function)?;
         Ok(this)
     }
 
-    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, spin: Duration) -> Result<(), AttachError> {
+    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, config: &ServerConfig) -> Result<(), AttachError> {
         let name = format!("vcpu{}", ioreqs.vcpu());
         let bell = self.stop_bell.try_clone();
         let memory: Arc<dyn GuestMemory> = self.memory.clone();
@@ -253,23 +263,38 @@ impl Server {
             device: Arc::clone(&self.device),
             memory,
             function: self.function,
-            spin: Spin::new(spin),
+            spin: Spin::new(config.spin),
             answered: Instant::now(),
             counts: Arc::clone(&self.counts),
             stop: Arc::clone(&self.stop),
             bell: bell.map_err(system("share a doorbell"))?,
         };
-        self.spawn(name, move || vcpu.run())
+        self.spawn(name, (Role::Vcpu, config.seccomp), move || vcpu.run())
     }
 
     fn spawn(
         &mut self,
         name: String,
+        (role, seccomp): (Role, Seccomp),
         run: impl FnOnce() + Send + 'static,
     ) -> Result<(), AttachError> {
+        let (tell, hear) = sync_channel(1);
+        let run = move || {
+            // It has heard nothing of the guest's yet.
+            let confined = vgpu_confine::thread(role, seccomp, &DEVICE_MODEL_REQUESTS);
+            let go_on = confined.is_ok();
+            // Whoever starts it waits for that.
+            let _ = tell.send(confined);
+            if go_on {
+                run();
+            }
+        };
         let thread = thread::Builder::new().name(name).spawn(run);
         self.threads.push(thread.map_err(system("start a thread"))?);
-        Ok(())
+        match hear.recv() {
+            Ok(confined) => Ok(confined?),
+            Err(_) => Err(system("start a thread")(io::ErrorKind::BrokenPipe.into())),
+        }
     }
 
     /// The number of the ioreq server. It outlives this process in Xen, so

@@ -47,6 +47,7 @@ impl Guest {
             table_gfn: Some(PARKING_GFN),
             device: Config::default(),
             spin: Duration::from_micros(200),
+            seccomp: vgpu_dm::Seccomp::Off,
         };
         let server = Server::attach(&xen, &config, area.device_end(bells)).unwrap();
         let vcpu = domain.vcpu(0).unwrap();

@@ -30,6 +30,7 @@ fn config(domid: DomId) -> ServerConfig {
         table_gfn: None,
         device: Config::default(),
         spin: Duration::from_micros(20),
+        seccomp: vgpu_dm::Seccomp::Off,
     }
 }
 

@@ -39,6 +39,7 @@ fn config(domid: DomId) -> ServerConfig {
         table_gfn: Some(PARKING_GFN),
         device: Config::default(),
         spin: Duration::from_micros(20),
+        seccomp: vgpu_dm::Seccomp::Off,
     }
 }
 

@@ -11,10 +11,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
+use vgpu_confine::Seccomp;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
-use crate::daemon::{Daemon, DmCommand, Limits, XenPlatform};
+use crate::daemon::{Confine, Daemon, DmCommand, Limits, XenPlatform};
 
 /// Owns the GPU of this host and serves it to guests.
 #[derive(Parser)]
@@ -46,6 +47,20 @@ struct Args {
     /// compared with it.
     #[arg(long, default_value_t, value_name = "MODE")]
     switch_mode: SwitchMode,
+
+    /// A device model's user id is this and its guest's number: of nobody else,
+    /// so that device models cannot reach each other.
+    #[arg(long, default_value_t = 1_900_000_000, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..=0x7fff_0000))]
+    dm_uid_base: u32,
+
+    /// What a system call of a device model leads to that its work does without:
+    /// kill, log (a line in the kernel's log, for finding out), off.
+    #[arg(long, default_value_t, value_name = "ACTION")]
+    dm_seccomp: Seccomp,
+
+    /// Let device models keep root's rights.
+    #[arg(long)]
+    unconfined: bool,
 
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
@@ -84,6 +99,15 @@ fn run(args: Args) -> anyhow::Result<()> {
             .context("cannot find this program's directory")?
             .with_file_name("vgpu-dm"),
     };
+    let mut dm = DmCommand::new(dm);
+    if args.unconfined {
+        log::warn!("device models run as root");
+    } else {
+        dm = dm.confined(Confine {
+            uid_base: args.dm_uid_base,
+            seccomp: args.dm_seccomp,
+        });
+    }
     let GpuKind::Softgpu = args.gpu;
     let config = Config {
         run_limit: Duration::from_secs(args.run_limit),
@@ -98,7 +122,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let daemon = Daemon::start(
         &args.socket,
         &args.state_dir,
-        DmCommand::new(dm),
+        dm,
         limits,
         Arc::new(platform),
     )?;

@@ -93,7 +93,12 @@ impl Guest {
         };
         let dm = DmProcess::start(
             command,
-            StartDm::new(domid, claim.spec(), vgpu.table_gfn()),
+            StartDm::new(
+                domid,
+                claim.spec(),
+                vgpu.table_gfn(),
+                command.confinement(domid),
+            ),
             [area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()],
             limits.attach,
         )?;
@@ -237,6 +242,7 @@ impl Guest {
                 "vgpu-dm": entry.dm_pid,
                 "ioreq_server": self.dm.server(),
             },
+            "confined": self.dm.confined(),
             "rings": {
                 "requests": entry.requests,
                 "events": self.fate.sent(),

@@ -123,6 +123,7 @@ impl World {
             table_gfn: Some(PARKING_GFN),
             device: Config::default(),
             spin: Duration::from_micros(200),
+            seccomp: vgpu_dm::Seccomp::Off,
         };
         let server = Server::attach(&xen, &config, area.device_end(bells)).expect("attach");
         let vcpu = domain.vcpu(0).expect("a vcpu");

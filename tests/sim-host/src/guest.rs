@@ -106,6 +106,8 @@ impl SimGuest {
                 table_gfn: Some(PARKING_GFN),
                 device: config.device.clone(),
                 spin: config.spin,
+                // It shares the process with the test.
+                seccomp: vgpu_dm::Seccomp::Off,
             },
             end,
         )?;
