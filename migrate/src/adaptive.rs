@@ -164,6 +164,13 @@ impl Regions {
         self.regions.entry(region).or_default().round(seen, costs)
     }
 
+    /// Which part of a region's pages is expected to have changed.
+    #[must_use]
+    pub fn expected(&self, region: u64) -> f64 {
+        let region = self.regions.get(&region).copied().unwrap_or_default();
+        region.changed.value()
+    }
+
     /// The plan for a region of which nothing was seen yet.
     #[must_use]
     pub fn first(costs: &Costs) -> Plan {

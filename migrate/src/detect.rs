@@ -104,6 +104,17 @@ pub trait Detector: Send + Sync {
     /// A verdict for each of these pages, in order.
     fn verify(&self, frames: &[Frame<'_>]) -> Vec<Verdict>;
 
+    /// Which of these pages a look at a few words shows to have changed; of
+    /// the others it shows nothing. Detectors without such a look show none.
+    fn probe(&self, frames: &[Frame<'_>]) -> Vec<bool> {
+        vec![false; frames.len()]
+    }
+
+    /// As [`Detector::verify`], without a look at a few words first.
+    fn verify_whole(&self, frames: &[Frame<'_>]) -> Vec<Verdict> {
+        self.verify(frames)
+    }
+
     /// What it holds now.
     fn footprint(&self) -> Footprint;
 }

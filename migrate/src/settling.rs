@@ -8,9 +8,12 @@
 //! have written the page from before it was retained until libxc was past it.
 //!
 //! libxc goes round by round: it takes the set of named pages and clears it,
-//! then reads them all. A page named before a round began has been read when
-//! the next begins. (That a round began shows at a page named to Xen for this
-//! alone: its bit is cleared.)
+//! then reads them all. That a round began shows at a page named to Xen for
+//! this alone: its bit is cleared, and it is named again. The first time that
+//! this is seen, the round may have begun before other pages were named, for
+//! it is not known when the bit was cleared. The second time, a round has
+//! begun that has them or comes behind one that had, and the third time that
+//! round is over: one begins when the one before has read all of its pages.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +22,27 @@ use guest_memory::Gfn;
 /// Pages that were retained and named, and are not known to have been read.
 #[derive(Clone, Debug, Default)]
 pub struct Settling {
-    /// Rounds that have begun since each was named: none or one.
-    open: BTreeMap<Gfn, bool>,
+    /// How often it was seen since each was named that a round had begun.
+    open: BTreeMap<Gfn, u8>,
 }
+
+/// How often it must be seen that a round began, until a page named before has
+/// been read.
+const SEEN: u8 = 3;
 
 impl Settling {
     /// These pages were retained and then named to the carrier.
     pub fn named(&mut self, gfns: impl IntoIterator<Item = Gfn>) {
-        self.open.extend(gfns.into_iter().map(|gfn| (gfn, false)));
+        self.open.extend(gfns.into_iter().map(|gfn| (gfn, 0)));
     }
 
-    /// The carrier has begun a round.
+    /// It was seen that the carrier has begun a round since this was seen
+    /// last, at some time.
     pub fn round_began(&mut self) {
-        self.open.retain(|_, began| !std::mem::replace(began, true));
+        self.open.retain(|_, seen| {
+            *seen += 1;
+            *seen < SEEN
+        });
     }
 
     /// Something may have written this page. Says whether what is retained of
@@ -68,6 +79,8 @@ mod tests {
         Begin,
         /// It reads the page, if it is to.
         Read(u64),
+        /// It is looked whether a round began.
+        Look,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -76,6 +89,7 @@ mod tests {
             (0..3_u64).prop_map(Step::Name),
             Just(Step::Begin),
             (0..3_u64).prop_map(Step::Read),
+            Just(Step::Look),
         ]
     }
 
@@ -90,6 +104,7 @@ mod tests {
             let mut settling = Settling::default();
             let (mut guest, mut target) = ([0_u8; 3], [0xff_u8; 3]);
             let (mut named, mut round) = ([false; 3], [false; 3]);
+            let mut began = false;
             let at = |gfn: u64| usize::try_from(gfn).unwrap();
             for step in steps {
                 match step {
@@ -113,7 +128,12 @@ mod tests {
                             }
                         }
                         round = std::mem::take(&mut named);
-                        settling.round_began();
+                        began = true;
+                    }
+                    Step::Look => {
+                        if std::mem::take(&mut began) {
+                            settling.round_began();
+                        }
                     }
                     Step::Read(gfn) => {
                         if std::mem::take(&mut round[at(gfn)]) {
@@ -137,17 +157,19 @@ mod tests {
     }
 
     #[test]
-    fn two_rounds_settle_a_page() {
+    fn three_rounds_settle_a_page() {
         let mut settling = Settling::default();
         settling.named([Gfn(1), Gfn(2)]);
         settling.round_began();
+        settling.round_began();
         assert_eq!(settling.open(), 2);
         assert!(settling.may_be_written(Gfn(1)));
-        // Named again, it waits for two more.
+        // Named again, it waits for three more.
         settling.named([Gfn(1)]);
         settling.round_began();
         assert_eq!(settling.open(), 1);
         assert!(!settling.may_be_written(Gfn(2)));
+        settling.round_began();
         settling.round_began();
         assert_eq!(settling.open(), 0);
     }

@@ -45,6 +45,14 @@ impl Costs {
         blend(&mut self.verify_ns, pages, time);
     }
 
+    /// Takes note of how many bytes get to the target in a second.
+    pub fn carries(&mut self, bytes_per_second: f64) {
+        if bytes_per_second > 0.0 {
+            // A page costs something, or all plans would be as good.
+            self.send_ns = (4096e9 / bytes_per_second).max(1.0);
+        }
+    }
+
     /// The chance that the guest stops before something happens that has the
     /// chance `a` in each round.
     pub(super) fn lasts(&self, a: f64) -> f64 {

@@ -91,24 +91,32 @@ impl<D: Detector> Detector for Sampled<D> {
 
     fn verify(&self, frames: &[Frame<'_>]) -> Vec<Verdict> {
         let mut verdicts = vec![Verdict::Changed; frames.len()];
-        let mut left = Vec::with_capacity(frames.len());
-        let mut places = Vec::with_capacity(frames.len());
-        let mut probes = 0;
-        self.words.each(frames, |i, words| {
-            probes += u64::from(words.is_some());
-            if words.is_none_or(|words| words == sample(frames[i].page)) {
-                left.push(frames[i]);
-                places.push(i);
-            }
-        });
-        let hits = frames.len() - left.len();
-        self.probes.fetch_add(probes, Ordering::Relaxed);
-        self.hits
-            .fetch_add(hits.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        let shown = self.probe(frames);
+        let (places, left): (Vec<_>, Vec<_>) = (frames.iter().zip(&shown).enumerate())
+            .filter(|(_, (_, shown))| !**shown)
+            .map(|(i, (frame, _))| (i, *frame))
+            .unzip();
         for (i, verdict) in places.into_iter().zip(self.inner.verify(&left)) {
             verdicts[i] = verdict;
         }
         verdicts
+    }
+
+    fn probe(&self, frames: &[Frame<'_>]) -> Vec<bool> {
+        let mut shown = vec![false; frames.len()];
+        let (mut probes, mut hits) = (0, 0);
+        self.words.each(frames, |i, words| {
+            probes += u64::from(words.is_some());
+            shown[i] = words.is_some_and(|words| words != sample(frames[i].page));
+            hits += u64::from(shown[i]);
+        });
+        self.probes.fetch_add(probes, Ordering::Relaxed);
+        self.hits.fetch_add(hits, Ordering::Relaxed);
+        shown
+    }
+
+    fn verify_whole(&self, frames: &[Frame<'_>]) -> Vec<Verdict> {
+        self.inner.verify_whole(frames)
     }
 
     fn footprint(&self) -> Footprint {

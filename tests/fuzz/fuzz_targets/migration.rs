@@ -1,7 +1,10 @@
-//! A saved vGPU of any content, in a file and over a connection. Checksums
+//! A saved vGPU of any content, in a file and over a connection, there with
+//! the guest's pages. Checksums
 //! are taken to be right when fuzzing, so that what is behind them is read.
 #![no_main]
 
+use guest_memory::VecMemory;
+use vgpu_migrate::connection::receive;
 use vgpu_migrate::stream::{Before, Header, Known, Name, Section, Stream, StreamError, Writer};
 use vgpu_migrate::stream::{find, read_section};
 
@@ -54,7 +57,21 @@ fn connection(mut bytes: &[u8]) {
     }
 }
 
+/// As vgpud's own carrier sends a guest.
+fn guest(mut bytes: &[u8]) {
+    let memory = VecMemory::new(16);
+    let whole = bytes.len() as u64;
+    match receive(&mut bytes, &memory, &KNOWN) {
+        Ok(came) => assert!(came.bytes <= whole && came.zero <= came.pages),
+        Err(error) => {
+            let line = error.to_string();
+            assert!(line.len() < 1000 && !line.contains('\n'), "{line}");
+        }
+    }
+}
+
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    guest(data);
     connection(data);
     connection(data.get(Header::LEN..).unwrap_or_default());
     match find(data).and_then(|(_, bytes)| Stream::parse(bytes, &KNOWN)) {
