@@ -7,6 +7,7 @@ use vgpu_device::{Clock, Device};
 use vgpu_ring::{AreaWords, Consumer, Event, EventBell, RingError};
 
 use crate::alarm::Alarm;
+use crate::pause::Pause;
 
 /// Events handled before the alarm is looked at again.
 const BATCH: usize = 64;
@@ -15,6 +16,7 @@ pub(crate) struct EventLoop {
     pub(crate) device: Arc<Device>,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) ring: Consumer<Event, AreaWords, EventBell>,
+    pub(crate) pause: Arc<Pause>,
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -31,6 +33,7 @@ impl EventLoop {
         while !self.stop.load(Acquire) {
             for _ in 0..BATCH {
                 match self.ring.pop()? {
+                    Some(Event::Pong { token }) => self.pause.reached(token),
                     Some(event) => self.device.handle_event(event),
                     None => break,
                 }

@@ -12,12 +12,17 @@ mod access;
 mod alarm;
 mod events;
 mod outside;
+mod pause;
+mod saving;
 mod server;
 mod spin;
 mod table;
 mod vcpu;
 mod windows;
 
+pub use pause::NotStill;
+pub use saving::OtherDevice;
 pub use server::{AttachError, Server, ServerConfig, Statistics};
 pub use table::TableState;
 pub use vgpu_confine::Seccomp;
+pub use windows::TableStays;

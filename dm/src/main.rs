@@ -2,14 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use vgpu_confine::{Confined, Confinement, Role, Seccomp};
-use vgpu_control::{Connection, ControlError, FromDm, StartDm, ToDm};
-use vgpu_device::{Config, GGTT_MIB};
+use vgpu_control::{Connection, ControlError, FromDm, MAX_RUNS, StartDm, ToDm};
+use vgpu_device::{Config, DeviceV1, GGTT_MIB};
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{Bells, DeviceBells, DeviceEnd, SharedArea};
 use xen_glue::{DEVICE_MODEL_REQUESTS, DomId, Handles, XenHost};
@@ -77,14 +79,18 @@ fn attach(
     let ToDm::Start(start) = message else {
         bail!("first message is {message:?}, allowed: start");
     };
-    let end = device_end(fds)?;
+    let (end, saved) = descriptors(fds, start.restored)?;
     let config = server_config(&start, arguments)?;
-    let handles = Handles::open(&XenHost, config.domid)?;
+    let saved = saved.map(read_device).transpose().context("saved device")?;
+    let handles = Handles::open(&XenHost, DomId(start.domid))?;
     let confined = match start.confine {
         Some(Confinement { identity, .. }) => Some(vgpu_confine::process(identity)?),
         None => None,
     };
-    let server = Server::attach(&handles, &config, end)?;
+    let server = match &saved {
+        Some(saved) => Server::restore(handles, &config, saved, end)?,
+        None => Server::attach(handles, &config, end)?,
+    };
     // Last: this thread's filter would be that of those it starts, too.
     vgpu_confine::thread(Role::Control, config.seccomp, &DEVICE_MODEL_REQUESTS)?;
     log::info!(
@@ -108,19 +114,38 @@ fn attach(
     Ok((server, confined))
 }
 
-/// Our end of the shared area, from the descriptors of the first message.
-fn device_end(fds: Vec<OwnedFd>) -> anyhow::Result<DeviceEnd> {
+/// Our end of the shared area and the saved device, from the descriptors of
+/// the first message.
+fn descriptors(mut fds: Vec<OwnedFd>, restored: bool) -> anyhow::Result<(DeviceEnd, Option<File>)> {
     let count = fds.len();
+    let allowed = if restored { 4 } else { 3 };
+    let saved = if restored { fds.pop() } else { None };
     let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds)
-        .map_err(|_| anyhow!("first message has {count} descriptors, allowed: 3"))?;
+        .map_err(|_| anyhow!("first message has {count} descriptors, allowed: {allowed}"))?;
     let area = SharedArea::open(area)?;
     let bells = Bells::from_daemon(DeviceBells { submit, complete });
-    Ok(area.device_end(bells.context("doorbells")?))
+    let end = area.device_end(bells.context("doorbells")?);
+    Ok((end, saved.map(File::from)))
+}
+
+/// The longest file of a saved device, in bytes.
+const MAX_SAVED: u64 = 16 << 20;
+
+fn read_device(file: File) -> anyhow::Result<DeviceV1> {
+    let mut bytes = Vec::new();
+    file.take(MAX_SAVED).read_to_end(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+fn write_device(file: Option<OwnedFd>, device: &DeviceV1) -> anyhow::Result<()> {
+    let file = file.context("no file came along")?;
+    let mut file = BufWriter::new(File::from(file));
+    serde_json::to_writer(&mut file, device)?;
+    Ok(file.flush()?)
 }
 
 fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<ServerConfig> {
     Ok(ServerConfig {
-        domid: DomId(start.domid),
         slot: start.slot,
         table_gfn: start.ggtt_gfn,
         device: Config {
@@ -140,8 +165,16 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
 /// Answers vgpud until it says stop or is gone.
 fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
     loop {
-        match control.recv::<ToDm>() {
-            Ok((ToDm::Inspect, _)) => {
+        let (message, fds) = match control.recv::<ToDm>() {
+            Ok(message) => message,
+            Err(ControlError::Closed) => {
+                log::info!("vgpud closed the connection");
+                return Ok(());
+            }
+            Err(e) => return Err(e).context("control socket"),
+        };
+        match message {
+            ToDm::Inspect => {
                 match control.send(&FromDm::Tree(server.inspect()?), &[]) {
                     // A guest can fill a device with registers.
                     Err(ControlError::TooLong) => {
@@ -151,13 +184,41 @@ fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
                     other => other?,
                 }
             }
-            Ok((ToDm::Stop, _)) => return Ok(()),
-            Ok((ToDm::Start(_), _)) => log::warn!("a second start, ignored"),
-            Err(ControlError::Closed) => {
-                log::info!("vgpud closed the connection");
-                return Ok(());
+            ToDm::Stop => return Ok(()),
+            ToDm::Start(_) => log::warn!("a second start, ignored"),
+            ToDm::Written { most } => {
+                let runs = server.take_written(most.min(MAX_RUNS)).into_iter();
+                let runs = runs.map(|(first, frames)| (first.0, frames)).collect();
+                control.send(&FromDm::Written(runs), &[])?;
             }
-            Err(e) => return Err(e).context("control socket"),
+            save => {
+                let answer = match for_a_save(server, &save, fds) {
+                    Ok(answer) => answer,
+                    Err(e) => FromDm::Refused(format!("{e:#}").replace('\n', " ")),
+                };
+                control.send(&answer, &[])?;
+            }
         }
     }
+}
+
+/// A step of a save.
+fn for_a_save(server: &Server, step: &ToDm, fds: Vec<OwnedFd>) -> anyhow::Result<FromDm> {
+    match *step {
+        ToDm::TableOut => server.take_table_out()?,
+        ToDm::TableIn { gfn } => server.take_table_in(gfn)?,
+        ToDm::TableSettle { gfn } => server.settle_table(gfn),
+        ToDm::Record(true) => server.record(),
+        ToDm::Record(false) => server.stop_recording(),
+        ToDm::HoldStill { limit_ms } => server.hold_still(Duration::from_millis(limit_ms))?,
+        ToDm::GoOn => server.go_on(),
+        ToDm::Save => {
+            write_device(fds.into_iter().next(), &server.save())?;
+            return Ok(FromDm::Saved);
+        }
+        ToDm::Start(_) | ToDm::Inspect | ToDm::Stop | ToDm::Written { .. } => {
+            bail!("{step:?} is no step of a save");
+        }
+    }
+    Ok(FromDm::Done)
 }

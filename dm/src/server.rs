@@ -7,32 +7,30 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use guest_memory::GuestMemory;
+use guest_memory::{GuestMemory, Recorder, WrittenPages};
 use serde::Serialize;
 use vgpu_confine::{Role, Seccomp};
-use vgpu_device::{
-    Config, ConfigError, Device, DeviceV1, Exits, GgttTable, Inspection, RestoreError, Seams,
-};
+use vgpu_device::{Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams};
 use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
 use xen_glue::{
     DEVICE_MODEL_REQUESTS, DeviceModel, DeviceModelError, DomId, ForeignMemory,
-    ForeignMemoryConfig, Hypervisor, HypervisorError, IoreqServer, Sbdf, TableError, TableFrames,
-    VcpuIoreqs, VcpuIoreqsError,
+    ForeignMemoryConfig, Handles, IoreqServer, Privcmd, Sbdf, TableError, TableFrames, VcpuIoreqs,
+    VcpuIoreqsError,
 };
 
 use crate::alarm::Alarm;
 use crate::events::EventLoop;
 use crate::outside::{Interrupts, SubmitRing};
+use crate::pause::Pause;
+use crate::saving::{self, OtherDevice};
 use crate::spin::Spin;
-use crate::table::{InRam, InSharedArea, MovingTable, TableState};
+use crate::table::{GuestTable, MovingTable, TableState};
 use crate::vcpu::{Counts, VcpuLoop};
 use crate::windows::Windows;
 
 /// Whom to serve, and with what.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// The guest.
-    pub domid: DomId,
     /// PCI slot on bus 0, 1 to 31.
     pub slot: u8,
     /// Where the guest's page table lies while BAR0 has no address, if it is
@@ -64,9 +62,9 @@ pub enum AttachError {
     /// The device's saved state.
     #[error("saved device: {0}")]
     State(#[from] RestoreError),
-    /// The hypervisor's nodes.
-    #[error(transparent)]
-    Hypervisor(#[from] HypervisorError),
+    /// The saved device is another one than was asked for.
+    #[error("saved device: {0}")]
+    Other(#[from] OtherDevice),
     /// An operation on the domain.
     #[error(transparent)]
     Domain(#[from] DeviceModelError),
@@ -121,12 +119,17 @@ struct Tree {
 
 /// A domain being served. Dropping it lets go of the domain.
 pub struct Server {
-    device: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     server: Arc<IoreqServer>,
     function: Sbdf,
+    domid: DomId,
+    pub(crate) privcmd: Arc<dyn Privcmd>,
     memory: Arc<ForeignMemory>,
+    pub(crate) written: Arc<WrittenPages>,
+    pub(crate) table: Arc<GuestTable>,
+    pub(crate) pause: Arc<Pause>,
     interrupts: Arc<Interrupts>,
-    windows: Arc<Windows>,
+    pub(crate) windows: Arc<Windows>,
     counts: Arc<Counts>,
     alarm: Arc<Alarm>,
     stop: Arc<AtomicBool>,
@@ -141,35 +144,37 @@ impl Server {
     /// # Errors
     /// [`AttachError`]; nothing is left in the domain then.
     pub fn attach(
-        hypervisor: &dyn Hypervisor,
+        handles: Handles,
         config: &ServerConfig,
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
-        Self::start(hypervisor, config, end, |seams| {
+        Self::start(handles, config, end, |seams| {
             Ok(Device::new(&config.device, seams)?)
         })
     }
 
-    /// Attaches with a device as saved; the configuration's device is the
-    /// saved one's. vgpud is told what was in flight.
+    /// Attaches with a device as saved, which must be one of this
+    /// configuration. vgpud, which has taken over what was saved of it, is
+    /// told what was in flight.
     ///
     /// # Errors
     /// [`AttachError`]; nothing is left in the domain then.
     pub fn restore(
-        hypervisor: &dyn Hypervisor,
+        handles: Handles,
         config: &ServerConfig,
         state: &DeviceV1,
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
-        let server = Self::start(hypervisor, config, end, |seams| {
+        let state = &saving::as_configured(state, &config.device)?;
+        let server = Self::start(handles, config, end, |seams| {
             Ok(Device::restore(state, seams)?)
         })?;
-        server.device.replay();
+        server.device.resubmit();
         Ok(server)
     }
 
     fn start(
-        hypervisor: &dyn Hypervisor,
+        handles: Handles,
         config: &ServerConfig,
         end: DeviceEnd,
         make: impl FnOnce(Seams) -> Result<Device, AttachError>,
@@ -182,28 +187,30 @@ impl Server {
             events,
             ggtt,
         } = end;
-        let privcmd = hypervisor.open_privcmd()?;
-        // A guest that takes this process over reaches no other domain.
-        let restricted = privcmd.restrict(config.domid);
-        restricted.map_err(HypervisorError::from)?;
-        let dm = DeviceModel::new(Arc::clone(&privcmd), config.domid);
-        let vcpus = dm.nr_vcpus()?;
+        let Handles {
+            domid,
+            privcmd,
+            channels,
+        } = handles;
+        let dm = DeviceModel::new(Arc::clone(&privcmd), domid);
+        let vcpus = u32::try_from(channels.len()).unwrap_or(u32::MAX);
         let server = Arc::new(dm.create_ioreq_server()?);
         let page = Arc::new(server.map_page(vcpus)?);
         // The ports in the page are valid only once it is enabled.
         server.set_enabled(true)?;
         let mut moving = None;
-        let table: Arc<dyn GgttTable> = match config.table_gfn {
-            Some(gfn) => {
-                let frames = TableFrames::open(&*privcmd, config.domid, gfn)?;
-                moving = Some(MovingTable::new(dm.clone(), gfn));
-                Arc::new(InRam(frames))
-            }
-            None => Arc::new(InSharedArea(ggtt)),
-        };
+        let mut frames = None;
+        if let Some(gfn) = config.table_gfn {
+            frames = Some(TableFrames::open(&*privcmd, domid, gfn)?);
+            moving = Some(MovingTable::new(dm.clone(), gfn));
+        }
+        let table = Arc::new(GuestTable::new(ggtt, frames));
         let windows = Arc::new(Windows::new(Arc::clone(&server), moving));
         let cache = ForeignMemoryConfig::default();
-        let memory = Arc::new(ForeignMemory::new(privcmd, config.domid, cache));
+        let memory = Arc::new(ForeignMemory::new(Arc::clone(&privcmd), domid, cache));
+        let written = Arc::new(WrittenPages::default());
+        let recorder: Arc<dyn GuestMemory> =
+            Arc::new(Recorder::new(memory.clone(), Arc::clone(&written)));
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
@@ -212,8 +219,8 @@ impl Server {
         let bell = events.doorbell().try_clone();
         let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
         let device = Arc::new(make(Seams {
-            memory: memory.clone(),
-            ggtt: table,
+            memory: Arc::clone(&recorder),
+            ggtt: table.clone(),
             port: Arc::new(SubmitRing(Mutex::new(requests))),
             interrupts: interrupts.clone(),
             clock: alarm.clone(),
@@ -223,7 +230,12 @@ impl Server {
             device,
             server,
             function: Sbdf::slot(config.slot),
+            domid,
+            privcmd,
             memory,
+            written,
+            table,
+            pause: Arc::default(),
             interrupts,
             windows,
             counts: Arc::default(),
@@ -232,18 +244,16 @@ impl Server {
             stop_bell: EventBell::new().map_err(system("make a doorbell"))?,
             threads: Vec::new(),
         };
-        for vcpu in 0..vcpus {
-            let channels = hypervisor.open_event_channels()?;
-            let restricted = channels.restrict(config.domid);
-            restricted.map_err(HypervisorError::from)?;
-            let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, config.domid)
+        for (vcpu, channels) in (0..).zip(channels) {
+            let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
-            this.start_vcpu(ioreqs, config)?;
+            this.start_vcpu(ioreqs, Arc::clone(&recorder), config)?;
         }
         let events = EventLoop {
             device: Arc::clone(&this.device),
             alarm: Arc::clone(&this.alarm),
             ring: events,
+            pause: Arc::clone(&this.pause),
             stop: Arc::clone(&this.stop),
         };
         this.spawn("events".into(), (Role::Events, config.seccomp), move || {
@@ -254,10 +264,14 @@ impl Server {
         Ok(this)
     }
 
-    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, config: &ServerConfig) -> Result<(), AttachError> {
+    fn start_vcpu(
+        &mut self,
+        ioreqs: VcpuIoreqs,
+        memory: Arc<dyn GuestMemory>,
+        config: &ServerConfig,
+    ) -> Result<(), AttachError> {
         let name = format!("vcpu{}", ioreqs.vcpu());
         let bell = self.stop_bell.try_clone();
-        let memory: Arc<dyn GuestMemory> = self.memory.clone();
         let vcpu = VcpuLoop {
             ioreqs,
             device: Arc::clone(&self.device),
@@ -302,6 +316,11 @@ impl Server {
     #[must_use]
     pub fn id(&self) -> u16 {
         self.server.id().0
+    }
+
+    /// The domain.
+    pub(crate) fn domid(&self) -> DomId {
+        self.domid
     }
 
     /// The device.
@@ -364,6 +383,7 @@ impl Server {
         }
         self.stop.store(true, Ordering::Release);
         self.stop_bell.ring();
+        self.pause.stop();
         self.alarm.ring();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

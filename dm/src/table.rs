@@ -2,34 +2,103 @@
 //! table in the area shared with vgpud.
 
 use std::fmt;
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use serde::Serialize;
-use vgpu_device::GgttTable;
+use vgpu_device::{GGTT_ENTRIES, GgttTable};
 use xen_glue::{DeviceModel, DeviceModelError, Extent, TABLE_FRAMES, TableFrames};
 
-/// RAM of the guest. The device uses it for what is trapped all the same.
-pub(crate) struct InRam(pub(crate) TableFrames);
+/// Where entries are.
+enum Place {
+    /// In the shared area, where vgpud finds them; accesses are trapped.
+    Shared,
+    /// RAM of the guest. The device uses it for what is trapped all the same.
+    Ram(TableFrames),
+    /// In both, the same, so that vgpud may read either: it is about to change
+    /// over. Accesses are trapped. Says whether RAM is where they go.
+    Both(TableFrames, Towards),
+}
 
-impl GgttTable for InRam {
-    fn load(&self, index: u32) -> u64 {
-        self.0.load(index)
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Towards {
+    Shared,
+    Ram,
+}
+
+/// The guest's page table, wherever it is.
+pub(crate) struct GuestTable {
+    shared: vgpu_ring::GgttTable,
+    place: RwLock<Place>,
+}
+
+impl GuestTable {
+    /// The table in `frames`, or else in the shared area.
+    pub(crate) fn new(shared: vgpu_ring::GgttTable, frames: Option<TableFrames>) -> Self {
+        Self {
+            shared,
+            place: RwLock::new(frames.map_or(Place::Shared, Place::Ram)),
+        }
     }
 
-    fn store(&self, index: u32, entry: u64) {
-        self.0.store(index, entry);
+    fn lock(&self) -> RwLockWriteGuard<'_, Place> {
+        self.place.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts into the shared area what is in RAM. Nothing reaches the RAM but
+    /// through this process any more. Stores go to both from now on.
+    pub(crate) fn leave_ram(&self) {
+        let mut place = self.lock();
+        *place = match std::mem::replace(&mut *place, Place::Shared) {
+            Place::Ram(frames) => {
+                for index in 0..GGTT_ENTRIES {
+                    self.shared.store(index, frames.load(index));
+                }
+                Place::Both(frames, Towards::Shared)
+            }
+            Place::Both(frames, _) => Place::Both(frames, Towards::Shared),
+            Place::Shared => Place::Shared,
+        };
+    }
+
+    /// Puts into `frames` what is in the shared area, likewise.
+    pub(crate) fn enter_ram(&self, frames: TableFrames) {
+        let mut place = self.lock();
+        for index in 0..GGTT_ENTRIES {
+            frames.store(index, self.shared.load(index));
+        }
+        *place = Place::Both(frames, Towards::Ram);
+    }
+
+    /// vgpud has changed over. Lets go of what is not read any more; says
+    /// whether the table is RAM.
+    pub(crate) fn settle(&self) -> bool {
+        let mut place = self.lock();
+        *place = match std::mem::replace(&mut *place, Place::Shared) {
+            Place::Both(frames, Towards::Ram) => Place::Ram(frames),
+            Place::Both(_, Towards::Shared) => Place::Shared,
+            settled => settled,
+        };
+        matches!(*place, Place::Ram(_))
     }
 }
 
-/// The table in the shared area, every access trapped.
-pub(crate) struct InSharedArea(pub(crate) vgpu_ring::GgttTable);
-
-impl GgttTable for InSharedArea {
+impl GgttTable for GuestTable {
     fn load(&self, index: u32) -> u64 {
-        self.0.load(index)
+        match &*self.place.read().unwrap_or_else(PoisonError::into_inner) {
+            Place::Ram(frames) => frames.load(index),
+            Place::Shared | Place::Both(..) => self.shared.load(index),
+        }
     }
 
     fn store(&self, index: u32, entry: u64) {
-        self.0.store(index, entry);
+        match &*self.place.read().unwrap_or_else(PoisonError::into_inner) {
+            Place::Ram(frames) => frames.store(index, entry),
+            Place::Shared => self.shared.store(index, entry),
+            Place::Both(frames, _) => {
+                self.shared.store(index, entry);
+                frames.store(index, entry);
+            }
+        }
     }
 }
 
@@ -90,9 +159,20 @@ impl MovingTable {
         }
     }
 
-    /// Moves the table away from where BAR0 was.
-    pub(crate) fn park(&mut self) {
-        self.move_to(self.parking);
+    /// Moves the table away from where BAR0 was; says whether it is there.
+    pub(crate) fn park(&mut self) -> bool {
+        self.move_to(self.parking)
+    }
+
+    /// Whether the table is at `gfn`.
+    pub(crate) fn is_at(&self, gfn: u64) -> bool {
+        self.at == gfn
+    }
+
+    /// The table at its parking place is another one from now on.
+    pub(crate) fn renew(&mut self, parking: u64) {
+        self.parking = parking;
+        self.at = parking;
     }
 
     /// Moves the table to `gfn`; says whether it is there. RAM of the guest

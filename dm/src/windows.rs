@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vgpu_device::{Bar, BarSink};
-use xen_glue::IoreqServer;
+use xen_glue::{DeviceModelError, IoreqServer};
 
 use crate::table::{MovingTable, TableState};
 
@@ -21,11 +21,17 @@ pub(crate) struct Windows {
 
 #[derive(Default)]
 struct State {
-    /// What Xen has, for BAR0 and BAR2: it refuses a range that overlaps
-    /// another, and what was refused must not be unmapped.
-    mapped: [Option<RangeInclusive<u64>>; 2],
+    /// What Xen has, for BAR0, BAR2, and the page table when it has a range of
+    /// its own: it refuses a range that overlaps another, and what was refused
+    /// must not be unmapped.
+    mapped: [Option<RangeInclusive<u64>>; 3],
     table: Option<MovingTable>,
+    /// The table is no RAM while the vGPU is saved.
+    out: bool,
 }
+
+/// The place of the page table's own range.
+const TABLE: usize = 2;
 
 fn slot(bar: Bar) -> usize {
     match bar {
@@ -39,7 +45,11 @@ impl Windows {
         let mapped = Default::default();
         Self {
             server,
-            state: Mutex::new(State { mapped, table }),
+            state: Mutex::new(State {
+                mapped,
+                table,
+                out: false,
+            }),
         }
     }
 
@@ -49,11 +59,79 @@ impl Windows {
 
     /// Where the page table is.
     pub(crate) fn table(&self) -> TableState {
-        let table = &self.lock().table;
-        table
-            .as_ref()
-            .map_or(TableState::Trapped, MovingTable::state)
+        let state = self.lock();
+        let table = state.table.as_ref().filter(|_| !state.out);
+        table.map_or(TableState::Trapped, MovingTable::state)
     }
+
+    /// Traps accesses to the page table, which goes to its parking place and
+    /// stays there. Nothing is changed when that cannot be.
+    ///
+    /// # Errors
+    /// Xen refuses.
+    pub(crate) fn take_table_out(&self) -> Result<(), TableStays> {
+        let state = &mut *self.lock();
+        let Some(table) = &mut state.table else {
+            return Ok(());
+        };
+        let registers = state.mapped[slot(Bar::Registers)].as_ref();
+        let upper = registers.map(|r| r.start().saturating_add(REGISTERS));
+        // RAM goes before a range, so this takes effect as the table moves.
+        let upper = upper.filter(|at| table.is_at(at >> 12));
+        if let Some(at) = upper {
+            self.server
+                .map_mmio(&(at..=at.saturating_add(REGISTERS - 1)))?;
+            state.mapped[TABLE] = Some(at..=at.saturating_add(REGISTERS - 1));
+        }
+        if table.park() {
+            state.out = true;
+            return Ok(());
+        }
+        if let Some(range) = state.mapped[TABLE].take() {
+            self.server.unmap_mmio(&range)?;
+        }
+        Err(TableStays::Refused)
+    }
+
+    /// The page table is RAM again, at the parking place `gfn`: moves it to
+    /// where BAR0 is.
+    pub(crate) fn take_table_in(&self, gfn: u64) {
+        let state = &mut *self.lock();
+        state.out = false;
+        let Some(table) = &mut state.table else {
+            return;
+        };
+        table.renew(gfn);
+        let Some(registers) = &state.mapped[slot(Bar::Registers)] else {
+            return;
+        };
+        let at = registers.start().saturating_add(REGISTERS);
+        // If it cannot be, it stays trapped here; the next address is tried
+        // anew. If it can, a range under it is never asked.
+        if table.move_to(at >> 12)
+            && let Some(range) = state.mapped[TABLE].take()
+        {
+            self.unmap_range(&range, Bar::Registers);
+        }
+    }
+
+    fn unmap_range(&self, range: &RangeInclusive<u64>, bar: Bar) {
+        match self.server.unmap_mmio(range) {
+            Ok(()) => log::debug!("{bar} {range:x?} unmapped"),
+            Err(e) => log::debug!("{bar}: {e}"),
+        }
+    }
+}
+
+/// Why a page table stays where it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableStays {
+    /// Its accesses cannot be trapped.
+    #[error(transparent)]
+    Range(#[from] DeviceModelError),
+    /// It cannot be moved.
+    #[error("Xen does not move the guest's page table to its parking place")]
+    Refused,
 }
 
 impl BarSink for Windows {
@@ -61,6 +139,7 @@ impl BarSink for Windows {
         let state = &mut *self.lock();
         let mut trapped = len;
         if bar == Bar::Registers
+            && !state.out
             && let Some(table) = &mut state.table
             && table.move_to(base.saturating_add(REGISTERS) >> 12)
         {
@@ -83,16 +162,20 @@ impl BarSink for Windows {
     fn unmap(&self, bar: Bar, _base: u64, _len: u64) {
         let state = &mut *self.lock();
         if let Some(range) = state.mapped[slot(bar)].take() {
-            match self.server.unmap_mmio(&range) {
-                Ok(()) => log::debug!("{bar} {range:x?} unmapped"),
-                Err(e) => log::debug!("{bar}: {e}"),
-            }
+            self.unmap_range(&range, bar);
+        }
+        if bar == Bar::Registers
+            && let Some(range) = state.mapped[TABLE].take()
+        {
+            self.unmap_range(&range, bar);
         }
     }
 
     fn moved(&self, bar: Bar) {
+        let state = &mut *self.lock();
         if bar == Bar::Registers
-            && let Some(table) = &mut self.lock().table
+            && !state.out
+            && let Some(table) = &mut state.table
         {
             table.park();
         }

@@ -25,6 +25,7 @@ fn message(mode: &str) -> ToDm {
         mode: mode.to_owned(),
         ggtt_gfn: None,
         confine: None,
+        restored: false,
     })
 }
 

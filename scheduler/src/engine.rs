@@ -7,8 +7,10 @@
 //! itself, and while there is enough to do the engine never waits for one.
 //!
 //! `lists` keeps what the engine was given, `feed` decides what it gets
-//! next, `progress` follows its events, `stop` takes work off it again.
+//! next, `progress` follows its events, `stop` takes work off it again, `drain`
+//! lets it end.
 
+mod drain;
 mod feed;
 mod hardware;
 mod lists;
@@ -34,6 +36,7 @@ use crate::switch::{RegisterFile, SwitchMode, Switcher};
 use crate::sync::lock;
 use crate::trace::{Trace, What};
 use crate::workload::Workload;
+pub use drain::Runs;
 pub use hardware::{BringUpError, Hardware, ResetFailed};
 use lists::Lists;
 pub use view::EngineView;

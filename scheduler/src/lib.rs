@@ -21,6 +21,7 @@ pub mod policy;
 pub mod ppgtt;
 pub mod qmp;
 pub mod registers;
+pub mod saved;
 pub mod scheduler;
 pub mod switch;
 pub mod sync;

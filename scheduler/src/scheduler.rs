@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gen8::Engine;
 use gpu_bus::Gpu;
-use guest_memory::GuestMemory;
+use guest_memory::{GuestMemory, WrittenPages};
 use vgpu_config::Share;
 use vgpu_ring::Request;
 
@@ -23,7 +23,7 @@ use crate::registers::Registers;
 use crate::switch::SwitchMode;
 use crate::sync::lock;
 use crate::trace::{self, Trace};
-use crate::vgpu::{Vgpu, VgpuConfig, VgpuError};
+use crate::vgpu::{BadScheduler, Drained, SchedulerV1, StillRuns, Vgpu, VgpuConfig, VgpuError};
 use crate::windows::Windows;
 
 /// What can be chosen about the scheduler.
@@ -66,6 +66,9 @@ pub enum SchedulerError {
     /// No thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// A saved state that no vGPU can have.
+    #[error(transparent)]
+    Saved(#[from] BadScheduler),
     /// The id is taken.
     #[error("a vGPU with id {0} exists already")]
     Exists(u64),
@@ -161,13 +164,15 @@ impl Scheduler {
     }
 
     /// Adds a vGPU. `memory` and `table` are its guest's; `events` takes
-    /// what it is told. It is removed when the handle is dropped.
+    /// what it is told. A saved one goes on from
+    /// [`VgpuConfig::restored`](crate::vgpu::VgpuConfig::restored). It is
+    /// removed when the handle is dropped.
     ///
     /// # Errors
     /// [`SchedulerError`].
     pub fn add_vgpu(
         &self,
-        config: VgpuConfig,
+        mut config: VgpuConfig,
         memory: Arc<dyn GuestMemory>,
         table: Arc<dyn GuestGgtt>,
         events: Box<dyn EventSink>,
@@ -177,7 +182,14 @@ impl Scheduler {
         if vgpus.contains_key(&id) {
             return Err(SchedulerError::Exists(id));
         }
+        let restored = config.restored.take();
+        if let Some(saved) = &restored {
+            saved.check()?;
+        }
         let vgpu = Vgpu::new(Arc::clone(&self.shared), config, memory, table, events)?;
+        if let Some(saved) = &restored {
+            vgpu.restore(saved);
+        }
         vgpus.insert(id, Arc::clone(&vgpu));
         Ok(Handle {
             vgpu,
@@ -274,6 +286,37 @@ impl Handle {
     /// now on.
     pub fn set_share(&self, share: Share) {
         self.vgpu.set_share(share);
+    }
+
+    /// Stops giving the GPU work of this vGPU, takes back what has not begun,
+    /// and waits, at most `limit`, for what runs. On return the GPU and this
+    /// process write nothing of the guest's any more, and events of all that
+    /// ended are on their way. Requests are still taken: what they submit
+    /// waits until [`Handle::resume`].
+    ///
+    /// # Errors
+    /// [`StillRuns`]; the vGPU goes on.
+    pub fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.vgpu.suspend(limit)
+    }
+
+    /// Goes on after [`Handle::suspend`]; what was taken back runs.
+    pub fn resume(&self) {
+        self.vgpu.resume();
+    }
+
+    /// The guest's pages that this process writes when it brings contexts up
+    /// to date. What the GPU writes is not among them.
+    #[must_use]
+    pub fn written(&self) -> &WrittenPages {
+        self.vgpu.written()
+    }
+
+    /// What to save of the vGPU, after [`Handle::suspend`] and when every
+    /// request of its device model has been taken.
+    #[must_use]
+    pub fn save(&self) -> SchedulerV1 {
+        self.vgpu.save()
     }
 
     /// What the vGPU did on each engine so far.

@@ -4,6 +4,7 @@ mod config;
 mod lane;
 mod memory;
 mod run;
+mod saving;
 mod worker;
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
 use lane::{Element, Lane, LoadError, Shadows};
 pub use memory::MemoryView;
+pub use saving::{BadScheduler, Drained, EngineV1, SchedulerV1, StillRuns};
 use worker::Worker;
 
 /// Refusals kept for inspection.
@@ -220,6 +222,8 @@ impl Vgpu {
             lock(&slot.lane).clear();
             self.shared.engines[engine.index()].cancel(self.id());
             let mut lane = lock(&slot.lane);
+            // What was cancelled may have come back.
+            lane.clear();
             if reset {
                 lane.stopped = false;
                 lock(&slot.registers).reset();

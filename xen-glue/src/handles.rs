@@ -1,10 +1,9 @@
 //! Handles opened ahead, before a process gives up opening anything.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::{
-    DeviceModel, DeviceModelError, DomId, DomainMemory, EventChannels, Hypervisor, HypervisorError,
-    Privcmd,
+    DeviceModel, DeviceModelError, DomId, EventChannels, Hypervisor, HypervisorError, Privcmd,
 };
 
 /// The ioctl requests that a device model makes on its handles, for a filter
@@ -29,21 +28,24 @@ pub enum HandlesError {
     Domain(#[from] DeviceModelError),
 }
 
-/// All handles that one domain's device model needs, restricted to the domain:
-/// one for its operations, one a vCPU for its events.
+/// All handles that one domain's device model needs, restricted to the domain.
 pub struct Handles {
-    domid: DomId,
-    privcmd: Arc<dyn Privcmd>,
-    channels: Mutex<Vec<Arc<dyn EventChannels>>>,
+    /// The domain.
+    pub domid: DomId,
+    /// For its operations and its memory.
+    pub privcmd: Arc<dyn Privcmd>,
+    /// For the events of each vCPU, by its number.
+    pub channels: Vec<Arc<dyn EventChannels>>,
 }
 
 impl Handles {
-    /// Opens them, restricted before anything of the domain is looked at.
+    /// Opens them, each restricted before it is used.
     ///
     /// # Errors
     /// [`HandlesError`].
     pub fn open(hypervisor: &dyn Hypervisor, domid: DomId) -> Result<Self, HandlesError> {
         let privcmd = hypervisor.open_privcmd()?;
+        // A guest that takes this process over reaches no other domain.
         privcmd.restrict(domid).map_err(HypervisorError::from)?;
         let vcpus = DeviceModel::new(Arc::clone(&privcmd), domid).nr_vcpus()?;
         let channel = |_| -> Result<_, HypervisorError> {
@@ -55,28 +57,7 @@ impl Handles {
         Ok(Self {
             domid,
             privcmd,
-            channels: Mutex::new(channels),
-        })
-    }
-}
-
-impl Hypervisor for Handles {
-    fn open_privcmd(&self) -> Result<Arc<dyn Privcmd>, HypervisorError> {
-        Ok(Arc::clone(&self.privcmd))
-    }
-
-    fn open_event_channels(&self) -> Result<Arc<dyn EventChannels>, HypervisorError> {
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        channels.pop().ok_or(HypervisorError::NotOpened {
-            what: "another event channel handle",
-            domid: self.domid,
-        })
-    }
-
-    fn open_domain_memory(&self) -> Result<Arc<dyn DomainMemory>, HypervisorError> {
-        Err(HypervisorError::NotOpened {
-            what: "the domain's memory",
-            domid: self.domid,
+            channels,
         })
     }
 }

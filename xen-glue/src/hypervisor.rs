@@ -30,14 +30,6 @@ pub enum HypervisorError {
     /// The nodes for hypercalls.
     #[error(transparent)]
     Hypercall(#[from] HypercallError),
-    /// A process that opens nothing any more.
-    #[error("{what} was not opened for {domid} while that was possible")]
-    NotOpened {
-        /// What.
-        what: &'static str,
-        /// Whom it would be for.
-        domid: DomId,
-    },
 }
 
 /// Opens handles on a hypervisor: the real one, or `fake-xen`.

@@ -48,6 +48,14 @@ pub enum TableError {
         /// Why the domain may have no more, when it may not.
         limit: Option<HypercallError>,
     },
+    /// Xen did not take all of them back.
+    #[error("{domid} gave {got} of {TABLE_FRAMES} frames back")]
+    Stays {
+        /// The domain.
+        domid: DomId,
+        /// How many it gave.
+        got: u32,
+    },
     /// A hypercall.
     #[error(transparent)]
     Hypercall(#[from] HypercallError),
@@ -100,6 +108,29 @@ impl TableFrames {
         Ok(Self {
             mapping: map.mapping,
         })
+    }
+
+    /// Takes the table's frames, which lie at [`PARKING_GFN`] and are mapped
+    /// nowhere, from the domain again, and sets its limit back.
+    ///
+    /// # Errors
+    /// [`TableError::Stays`] or [`TableError::Hypercall`].
+    pub fn remove(memory: &dyn DomainMemory, domid: DomId) -> Result<(), TableError> {
+        let all = Extent {
+            first_gfn: PARKING_GFN,
+            frames: TABLE_FRAMES,
+        };
+        let got = memory.withdraw(domid, all)?;
+        if got != TABLE_FRAMES {
+            return Err(TableError::Stays { domid, got });
+        }
+        let raised = memory.maximum_reservation(domid)?;
+        // No limit stays none.
+        if raised < u64::from(u32::MAX) {
+            let before = raised.saturating_sub(u64::from(TABLE_FRAMES));
+            memory.set_maximum_reservation(domid, before)?;
+        }
+        Ok(())
     }
 
     /// Entry `index`; 0 past the end.

@@ -96,7 +96,8 @@ impl Device {
     }
 
     /// A device as saved. Its windows are mapped and its interrupt is raised
-    /// where they were; [`Device::replay`] is left to the caller.
+    /// where they were; [`Device::replay`] or [`Device::resubmit`] is left to
+    /// the caller.
     ///
     /// # Errors
     /// [`RestoreError`] says which part is impossible. Windows may have been
@@ -316,6 +317,22 @@ impl Device {
     pub fn replay(&self) {
         let mut core = self.lock();
         core.replay(&self.seams);
+        core.settle(&self.seams);
+    }
+
+    /// Tells a vgpud that has taken over what the last one held of the lists
+    /// in flight, and of nothing else.
+    pub fn resubmit(&self) {
+        let mut core = self.lock();
+        core.resubmit(&self.seams);
+        core.settle(&self.seams);
+    }
+
+    /// Asks vgpud for [`Event::Pong`] with `token`: it has taken every request
+    /// before this one then.
+    pub fn ping(&self, token: u64) {
+        let mut core = self.lock();
+        core.send(&self.seams, Request::Ping { token });
         core.settle(&self.seams);
     }
 

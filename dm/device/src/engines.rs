@@ -128,6 +128,8 @@ impl Engines {
             to.port =
                 Execlist::restore(port).map_err(|source| BadEngines::Port { index, source })?;
             to.killed = *killed;
+            // Asks too much of a vgpud that knows nothing of it, not too little.
+            to.dirty = true;
         }
         Ok(restored)
     }
@@ -458,6 +460,11 @@ impl Core {
                 self.send(seams, Request::WriteRegister { offset, value });
             }
         }
+        self.resubmit(seams);
+    }
+
+    /// Submits the lists in flight again.
+    pub(crate) fn resubmit(&mut self, seams: &Seams) {
         for engine in Engine::ALL {
             let state = self.engines.get_mut(engine);
             // A faulted list waits for the guest's reset, a killed one too.

@@ -236,8 +236,15 @@ impl Execlist {
     }
 
     /// Gives the loads new numbers, so that reports about the old ones count
-    /// no more, and returns them for submission.
+    /// no more, and returns them for submission. An element that is done is
+    /// no more part of its load: its context may have got more since, which a
+    /// later load wants run behind what that one waits for.
     pub fn renumber(&mut self) -> Vec<LoadV1> {
+        if let Some(front) = self.loads.front_mut()
+            && std::mem::take(&mut self.element) == 1
+        {
+            front.desc = [front.desc[1], 0];
+        }
         for load in &mut self.loads {
             load.seq = self.next_seq;
             self.next_seq = self.next_seq.saturating_add(1);

@@ -9,8 +9,10 @@
 use std::fmt;
 
 mod vec_memory;
+mod written;
 
 pub use vec_memory::VecMemory;
+pub use written::{Recorder, WrittenPages};
 
 /// Bytes in a page, of the CPU and of the GPU's 4 KiB entries alike.
 pub const PAGE_SIZE: usize = 4096;

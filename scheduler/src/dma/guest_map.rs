@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 
-use guest_memory::{Gfn, GuestMemory, MemoryError, PAGE_SHIFT};
+use guest_memory::{Gfn, GuestMemory, MemoryError, PAGE_SHIFT, WrittenPages};
 
 use super::{CHUNK_SHIFT, DmaSpace, chunk_address};
 use crate::sync::{lock, read, write};
@@ -31,6 +31,7 @@ pub struct GuestMap {
     /// Guest-physical address >> [`CHUNK_SHIFT`] to chunk.
     chunks: Mutex<HashMap<u64, u32>>,
     limits: MapLimits,
+    written: WrittenPages,
 }
 
 impl GuestMap {
@@ -42,6 +43,7 @@ impl GuestMap {
             memory: RwLock::new(Some(memory)),
             chunks: Mutex::new(HashMap::new()),
             limits,
+            written: WrittenPages::default(),
         }
     }
 
@@ -102,9 +104,19 @@ impl GuestMap {
     /// See [`MemoryError`]; a closed map has no memory.
     pub fn write(&self, gpa: u64, data: &[u8]) -> Result<(), MemoryError> {
         match read(&self.memory).as_ref() {
-            Some(memory) => memory.write(gpa, data),
+            Some(memory) => {
+                memory.write(gpa, data)?;
+                self.written.note(gpa, data.len());
+                Ok(())
+            }
             None => Err(MemoryError::Unmapped(Gfn::containing(gpa))),
         }
+    }
+
+    /// The pages that this process wrote. What the GPU writes is not among
+    /// them.
+    pub const fn written(&self) -> &WrittenPages {
+        &self.written
     }
 
     /// Forgets how frames were mapped: some may have left the guest, and

@@ -261,6 +261,11 @@ impl Hardware {
         switcher.resume(&self.gpu, file)
     }
 
+    /// [`Switcher::collect`] on this engine.
+    pub fn collect(&self, switcher: &mut Switcher, file: &mut RegisterFile) {
+        switcher.collect(&self.gpu, file);
+    }
+
     /// [`Switcher::clear_context`] on this engine.
     pub fn clear_context(&self, switcher: &mut Switcher, file: &mut RegisterFile) -> SwitchCost {
         switcher.clear_context(&self.gpu, file)

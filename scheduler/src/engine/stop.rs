@@ -15,7 +15,7 @@ use crate::trace::What;
 
 /// How long a thread waits for the interrupt thread before it looks for
 /// itself.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 impl EngineUnit {
     /// Takes everything of a vGPU off the engine. On return the GPU does
@@ -24,20 +24,7 @@ impl EngineUnit {
     /// runs and does not let go of what is behind it, this waits for its end.
     pub fn cancel(&self, vgpu: u64) {
         let mut state = lock(&self.state);
-        state.policy.withdraw(vgpu);
-        let mut waiting = Vec::from(state.ready.remove(&vgpu).unwrap_or_default());
-        let (mine, others): (Vec<Job>, Vec<Job>) =
-            state.next.drain(..).partition(|j| j.client.id() == vgpu);
-        state.next.extend(others);
-        for job in &mine {
-            state
-                .policy
-                .charge(job.client.id(), Duration::ZERO, self.clock.now());
-        }
-        waiting.extend(mine);
-        for job in waiting {
-            self.turn_away(&mut state, job, Outcome::Cancelled);
-        }
+        self.drop_waiting(&mut state, vgpu);
         for l in &mut state.loaded {
             l.unwanted |= l.job.client.id() == vgpu;
         }
@@ -173,7 +160,7 @@ impl EngineUnit {
 
     /// A vGPU whose workload failed gets no other done until it has taken
     /// notice.
-    fn drop_waiting(&self, state: &mut State, vgpu: u64) {
+    pub(super) fn drop_waiting(&self, state: &mut State, vgpu: u64) {
         state.policy.withdraw(vgpu);
         for job in state.ready.remove(&vgpu).unwrap_or_default() {
             self.turn_away(state, job, Outcome::Cancelled);

@@ -91,6 +91,16 @@ impl RegisterFile {
         self.values.get(index).copied()
     }
 
+    /// The values that differ from those after a reset, by offset. What tells
+    /// of the moment is not among them.
+    #[must_use]
+    pub fn save(&self) -> Vec<(u32, u32)> {
+        let slots = self.layout.slots.iter().zip(&self.values);
+        let kept = slots
+            .filter(|(s, v)| !s.register.is_volatile() && **v != s.register.row.reset & s.width);
+        kept.map(|(slot, value)| (slot.offset, *value)).collect()
+    }
+
     pub(super) fn granted(&self, index: usize) -> u32 {
         self.granted[index]
     }

@@ -114,6 +114,27 @@ impl Switcher {
         cost
     }
 
+    /// Reads what only the GPU knows of its owner's values. Nothing runs on
+    /// the engine.
+    pub fn collect(&mut self, gpu: &Registers, file: &mut RegisterFile) {
+        let wanted = match self.mode {
+            SwitchMode::DeltaPrevious | SwitchMode::DeltaImage => file.stale,
+            // They do not follow what commands write.
+            SwitchMode::FullReadBack | SwitchMode::NoReadBack | SwitchMode::Merged => {
+                self.layout.touched
+            }
+        };
+        for index in (wanted & self.layout.saved & !file.pending).iter() {
+            let slot = &self.layout.slots[index];
+            let value = slot.settled(gpu.read32(slot.offset));
+            file.take(index, value);
+            file.stale.clear(index);
+            if self.follows() {
+                self.image.set(index, value);
+            }
+        }
+    }
+
     /// A workload of the owner ended.
     pub fn ran(&mut self, file: &mut RegisterFile, effects: &Effects) {
         for effect in effects.entries() {

@@ -2,6 +2,7 @@
 
 use vgpu_config::Share;
 
+use super::SchedulerV1;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
 use crate::ppgtt::TableLimits;
@@ -22,6 +23,8 @@ pub struct VgpuConfig {
     pub windows: WindowLimits,
     /// What one submission may cost.
     pub audit: AuditLimits,
+    /// What was saved of it, if it is not new.
+    pub restored: Option<SchedulerV1>,
 }
 
 /// Why a vGPU cannot go on: its device model broke the protocol, or it was

@@ -26,16 +26,23 @@ pub struct Element {
 pub struct Flight {
     /// The element.
     pub element: Element,
-    /// Where the guest has its context's image.
-    pub lrca: u32,
+    /// Its context, as the guest named it.
+    pub descriptor: Descriptor,
     /// Where the guest's ring ends.
     pub tail: u32,
     /// Which of the lane's shadows it runs from.
     pub shadow: usize,
     /// Elements behind it that have nothing to add: done when it is.
-    pub also: Vec<Element>,
+    pub also: Vec<(Element, Descriptor)>,
     /// It is over, and the guest's context is being brought up to date.
     pub landing: bool,
+}
+
+impl Flight {
+    /// Where the guest has its context's image.
+    pub const fn lrca(&self) -> u32 {
+        self.descriptor.lrca()
+    }
 }
 
 struct Load {
@@ -64,12 +71,16 @@ pub type Shadows = [Shadow; AHEAD];
 /// Loads, and the elements that are being run.
 #[derive(Default)]
 pub struct Lane {
+    /// Elements that were at the engine and came back before they began.
+    again: VecDeque<(Element, Descriptor)>,
     loads: VecDeque<Load>,
     last: Option<u64>,
     /// In the order they run.
     flights: VecDeque<Flight>,
     /// The next element could not be prepared while another one runs.
     alone: bool,
+    /// Loads are taken and nothing goes to the engine: the vGPU is being saved.
+    pub held: bool,
     /// Something failed; nothing runs until the guest resets the engine.
     pub stopped: bool,
 }
@@ -102,8 +113,11 @@ impl Lane {
     /// is. It stays the next one until it is [taken](Self::take).
     pub fn next(&mut self) -> Option<(Element, Descriptor)> {
         let full = if self.alone { 1 } else { AHEAD };
-        if self.flights.len() >= full || self.stopped {
+        if self.flights.len() >= full || self.stopped || self.held {
             return None;
+        }
+        if let Some(next) = self.again.front() {
+            return Some(*next);
         }
         loop {
             let load = self.loads.front()?;
@@ -122,15 +136,35 @@ impl Lane {
 
     /// The next element is dealt with.
     pub fn take(&mut self) {
-        if let Some(load) = self.loads.front_mut() {
+        if self.again.pop_front().is_none()
+            && let Some(load) = self.loads.front_mut()
+        {
             load.next += 1;
         }
         self.alone = false;
     }
 
+    /// One that left the engine before it was through is the next again, and
+    /// with it those that were done when it is.
+    pub fn put_back(&mut self, flight: Flight) {
+        let first = (flight.element, flight.descriptor);
+        for back in std::iter::once(first).chain(flight.also) {
+            let order = |e: &Element| (e.seq, e.element);
+            let at = self
+                .again
+                .partition_point(|(e, _)| order(e) < order(&back.0));
+            self.again.insert(at, back);
+        }
+    }
+
     /// The next element waits until nothing else runs.
     pub const fn wait_alone(&mut self) {
         self.alone = true;
+    }
+
+    /// Elements that came back.
+    pub fn put_back_count(&self) -> usize {
+        self.again.len()
     }
 
     /// The number of a shadow that nothing runs from.
@@ -170,11 +204,12 @@ impl Lane {
 
     /// Loads that wait; one whose first element runs is among them.
     pub fn waiting(&self) -> usize {
-        self.loads.len()
+        self.again.len() + self.loads.len()
     }
 
     /// Drops what waits.
     pub fn clear(&mut self) {
+        self.again.clear();
         self.loads.clear();
         self.alone = false;
     }
@@ -197,7 +232,7 @@ mod tests {
     fn flight(element: Element, d: Descriptor, shadow: usize) -> Flight {
         Flight {
             element,
-            lrca: d.lrca(),
+            descriptor: d,
             tail: 0,
             shadow,
             also: Vec::new(),
@@ -232,6 +267,35 @@ mod tests {
         assert_eq!(seen, [(1, 0, A), (1, 1, B), (2, 0, A)]);
         assert_eq!(lane.next(), None);
         assert_eq!(lane.waiting(), 0);
+    }
+
+    #[test]
+    fn what_comes_back_goes_first_and_in_order() {
+        let mut lane = Lane::default();
+        lane.load(1, [A, B]).unwrap();
+        lane.load(2, [B, NONE]).unwrap();
+        for shadow in [0, 1] {
+            let (element, d) = lane.next().unwrap();
+            lane.take();
+            lane.depart(flight(element, d, shadow));
+        }
+        // The second load has nothing to add to what runs.
+        let mut second = lane.arrive(1).unwrap();
+        let (element, d) = lane.next().unwrap();
+        lane.take();
+        second.also.push((element, d));
+        let first = lane.arrive(0).unwrap();
+        lane.held = true;
+        lane.put_back(second);
+        lane.put_back(first);
+        assert_eq!((lane.next(), lane.waiting()), (None, 4));
+        lane.held = false;
+        let mut seen = Vec::new();
+        while let Some((element, d)) = lane.next() {
+            lane.take();
+            seen.push((element.seq, element.element, d));
+        }
+        assert_eq!(seen, [(1, 0, A), (1, 1, B), (2, 0, B)]);
     }
 
     #[test]

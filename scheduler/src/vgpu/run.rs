@@ -28,8 +28,8 @@ impl Vgpu {
                 return;
             };
             let lrca = descriptor.lrca();
-            if lane.flights().iter().any(|f| f.lrca == lrca) {
-                let last = lane.last_flight().map(|l| (l.lrca, l.shadow, l.tail));
+            if lane.flights().iter().any(|f| f.lrca() == lrca) {
+                let last = lane.last_flight().map(|l| (l.lrca(), l.shadow, l.tail));
                 drop(lane);
                 match last {
                     Some((last, shadow, tail))
@@ -66,7 +66,7 @@ impl Vgpu {
                     lane.take();
                     lane.depart(Flight {
                         element,
-                        lrca,
+                        descriptor,
                         tail: work.guest_tail(),
                         shadow: number,
                         also: Vec::new(),
@@ -83,7 +83,7 @@ impl Vgpu {
                 Ok(workload::Element::Empty) => {
                     lane.take();
                     match lane.last_flight() {
-                        Some(last) => last.also.push(element),
+                        Some(last) => last.also.push((element, descriptor)),
                         None => self.empty(engine, element),
                     }
                 }
@@ -128,7 +128,7 @@ impl Vgpu {
         match lane.last_flight() {
             Some(l) if l.shadow == shadow && l.tail == tail && !l.landing => {
                 l.tail = new_tail;
-                l.also.push(element);
+                l.also.push((element, descriptor));
                 lane.take();
                 true
             }
@@ -235,13 +235,17 @@ impl Client for Vgpu {
         match (flight, outcome) {
             (Some(flight), Outcome::Done) => {
                 self.done(engine, flight.element, bits);
-                for element in flight.also {
+                for (element, _) in flight.also {
                     self.empty(engine, element);
                 }
             }
             // One is enough to stop the engine.
             (Some(flight), Outcome::Failed { reason, ipehr }) if !lane.stopped => {
                 self.fault(engine, &mut lane, flight.element, reason, ipehr);
+            }
+            // It did not begin, and goes on where the vGPU does.
+            (Some(flight), Outcome::Cancelled) if lane.held && !lane.stopped => {
+                lane.put_back(flight);
             }
             (None, _) | (_, Outcome::Cancelled | Outcome::Failed { .. }) => {}
         }

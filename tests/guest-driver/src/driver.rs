@@ -277,6 +277,16 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
+    /// The same driver on another platform: its guest was moved.
+    #[must_use]
+    pub fn moved<Q: Platform>(self, platform: Q) -> Driver<Q> {
+        Driver {
+            gpu: self.gpu.moved(platform),
+            engines: self.engines,
+            random: self.random,
+        }
+    }
+
     /// Whether nothing is under way on any engine.
     #[must_use]
     pub fn idle(&self) -> bool {

@@ -100,6 +100,24 @@ impl<P: Platform> Gpu<P> {
         Ok(gpu)
     }
 
+    /// The same device on another platform.
+    pub(crate) fn moved<Q>(self, platform: Q) -> Gpu<Q> {
+        let Self {
+            platform: _,
+            bar0,
+            next_ggtt_page,
+            status_pages,
+            exits,
+        } = self;
+        Gpu {
+            platform,
+            bar0,
+            next_ggtt_page,
+            status_pages,
+            exits,
+        }
+    }
+
     /// The registers and tables of a device that is not brought up, BAR0 at
     /// 0: for who stands in the device's place.
     pub const fn unprobed(platform: P) -> Self {

@@ -4,20 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use fake_xen::{Domain, DomainConfig, Interrupt, MmioHole, Vcpu, place_bars};
+use fake_xen::{Domain, DomainConfig, FakeXen, Interrupt, MmioHole, Vcpu, place_bars};
 use gen8::Engine;
 use guest_driver::Platform;
 use guest_memory::GuestMemory;
 use vgpu_config::Share;
+use vgpu_device::DeviceV1;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_sched::inspect::{LaneCounters, VgpuView};
-use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
+use vgpu_sched::saved::Saved;
+use xen_glue::{
+    ForeignMemory, ForeignMemoryConfig, Handles, Hypervisor, PARKING_GFN, Sbdf, TableFrames,
+};
 
 use crate::link::Link;
 use crate::{SimHost, Witness};
 
 /// The PCI slot of every simulated guest's GPU.
 const SLOT: u8 = 0x10;
+
+/// The GPU of every simulated host.
+pub(crate) const GPU: &str = "bdw";
 
 /// What can be chosen about a guest.
 #[derive(Clone, Debug)]
@@ -66,10 +73,18 @@ impl Drop for OwnDomain {
 /// A domain, its device model, and vgpud's side of its vGPU. The parts go in
 /// the order they stand in: no request may meet a half-gone vGPU.
 pub struct SimGuest {
-    server: Server,
-    link: Link,
+    pub(crate) server: Server,
+    pub(crate) link: Link,
     vcpu: Vcpu,
+    pub(crate) xen: FakeXen,
     domain: OwnDomain,
+}
+
+/// A domain, and what is attached to it.
+struct Attached {
+    owned: OwnDomain,
+    link: Link,
+    server: Server,
 }
 
 impl SimGuest {
@@ -79,39 +94,12 @@ impl SimGuest {
     /// # Errors
     /// What the hypervisor, the scheduler or the device model says.
     pub fn start(host: &SimHost, config: &SimGuestConfig) -> anyhow::Result<Self> {
-        let xen = host.hypervisor();
-        let owned = OwnDomain(xen.create_domain(DomainConfig {
-            vcpus: config.vcpus,
-            frames: config.frames,
-            ..DomainConfig::default()
-        })?);
-        let domain = &owned.0;
-        let privcmd = xen.open_privcmd()?;
-        let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
-        let mut memory: Arc<dyn GuestMemory> = Arc::new(ForeignMemory::new(
-            privcmd,
-            domain.id(),
-            ForeignMemoryConfig::default(),
-        ));
-        if let Some(witness) = &config.witness {
-            memory = witness.watch(memory);
-        }
-        let id = u64::from(domain.id().0);
-        let (link, end) = Link::start(host, id, config.share, memory, table)?;
-        let server = Server::attach(
-            xen,
-            &ServerConfig {
-                domid: domain.id(),
-                slot: SLOT,
-                table_gfn: Some(PARKING_GFN),
-                device: config.device.clone(),
-                spin: config.spin,
-                // It shares the process with the test.
-                seccomp: vgpu_dm::Seccomp::Off,
-            },
-            end,
-        )?;
-        let vcpu = domain.vcpu(0).context("no vcpu 0")?;
+        let Attached {
+            owned,
+            link,
+            server,
+        } = Self::attach(host, config, None, |_| Ok(()))?;
+        let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
         // What mmio_hole= gives: room for the aperture below 4 GiB.
         let hole = MmioHole {
             low: 0xc000_0000..=0xfbff_ffff,
@@ -122,7 +110,90 @@ impl SimGuest {
             server,
             link,
             vcpu,
+            xen: host.hypervisor().clone(),
             domain: owned,
+        })
+    }
+
+    /// Creates a domain, has `fill` bring its memory, and attaches a device
+    /// model with a vGPU as it was saved.
+    ///
+    /// # Errors
+    /// What the hypervisor, the scheduler or the device model says; nothing is
+    /// left then.
+    pub fn restore(
+        host: &SimHost,
+        config: &SimGuestConfig,
+        saved: &Saved,
+        fill: impl FnOnce(&Domain) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let Attached {
+            owned,
+            link,
+            server,
+        } = Self::attach(host, config, Some(saved), fill)?;
+        let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
+        Ok(Self {
+            server,
+            link,
+            vcpu,
+            xen: host.hypervisor().clone(),
+            domain: owned,
+        })
+    }
+
+    fn attach(
+        host: &SimHost,
+        config: &SimGuestConfig,
+        saved: Option<&Saved>,
+        fill: impl FnOnce(&Domain) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Attached> {
+        let xen = host.hypervisor();
+        let owned = OwnDomain(xen.create_domain(DomainConfig {
+            vcpus: config.vcpus,
+            frames: config.frames,
+            ..DomainConfig::default()
+        })?);
+        let domain = &owned.0;
+        fill(domain)?;
+        let privcmd = xen.open_privcmd()?;
+        let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
+        let device: Option<DeviceV1> = match saved {
+            Some(saved) => {
+                saved.fits(GPU)?;
+                saved.table.unpack(|index, entry| table.store(index, entry));
+                Some(serde_json::from_slice(&saved.device).context("the saved device")?)
+            }
+            None => None,
+        };
+        let mut memory: Arc<dyn GuestMemory> = Arc::new(ForeignMemory::new(
+            privcmd,
+            domain.id(),
+            ForeignMemoryConfig::default(),
+        ));
+        if let Some(witness) = &config.witness {
+            memory = witness.watch(memory);
+        }
+        let id = u64::from(domain.id().0);
+        let restored = saved.map(|s| s.scheduler.clone());
+        let (link, end) = Link::start(host, id, config.share, memory, table, restored)?;
+        let server_config = ServerConfig {
+            slot: SLOT,
+            table_gfn: Some(PARKING_GFN),
+            device: config.device.clone(),
+            spin: config.spin,
+            // It shares the process with the test.
+            seccomp: vgpu_dm::Seccomp::Off,
+        };
+        let handles = Handles::open(xen, domain.id())?;
+        let server = match device {
+            Some(device) => Server::restore(handles, &server_config, &device, end)?,
+            None => Server::attach(handles, &server_config, end)?,
+        };
+        Ok(Attached {
+            owned,
+            link,
+            server,
         })
     }
 
@@ -210,5 +281,35 @@ impl Platform for &SimGuest {
             self.vcpu.wait_interrupt(Some(timeout)),
             Some(Interrupt::Msi { .. })
         )
+    }
+}
+
+/// A guest as its driver holds it that may move to another one.
+#[derive(Clone)]
+pub struct SharedGuest(pub Arc<SimGuest>);
+
+impl Platform for SharedGuest {
+    fn memory(&self) -> &dyn GuestMemory {
+        &self.0.vcpu
+    }
+
+    fn config_read(&mut self, register: u16, size: u8) -> u32 {
+        (&*self.0).config_read(register, size)
+    }
+
+    fn config_write(&mut self, register: u16, size: u8, value: u32) {
+        (&*self.0).config_write(register, size, value);
+    }
+
+    fn mmio_read(&mut self, address: u64, size: u8) -> u64 {
+        (&*self.0).mmio_read(address, size)
+    }
+
+    fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
+        (&*self.0).mmio_write(address, size, value);
+    }
+
+    fn wait_interrupt(&mut self, timeout: Duration) -> bool {
+        (&*self.0).wait_interrupt(timeout)
     }
 }

@@ -8,9 +8,11 @@ mod guest;
 mod host;
 mod link;
 mod rogue;
+mod saving;
+mod table;
 mod witness;
 
-pub use guest::{SimGuest, SimGuestConfig};
+pub use guest::{SharedGuest, SimGuest, SimGuestConfig};
 pub use host::{SimHost, SimHostConfig};
 pub use link::Link;
 pub use rogue::Rogue;

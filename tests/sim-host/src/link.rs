@@ -14,30 +14,12 @@ use vgpu_ring::{
     PushError, SharedArea,
 };
 use vgpu_sched::events::{EventSink, Full};
-use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::scheduler::Handle;
-use vgpu_sched::vgpu::VgpuConfig;
+use vgpu_sched::vgpu::{SchedulerV1, VgpuConfig};
 use xen_glue::TableFrames;
 
 use crate::SimHost;
-
-/// A table that is RAM of the guest.
-struct InRam(TableFrames);
-
-impl GuestGgtt for InRam {
-    fn load(&self, index: u32) -> u64 {
-        self.0.load(index)
-    }
-}
-
-/// One in the shared area.
-struct InSharedArea(vgpu_ring::GgttTable);
-
-impl GuestGgtt for InSharedArea {
-    fn load(&self, index: u32) -> u64 {
-        self.0.load(index)
-    }
-}
+use crate::table::Table;
 
 /// Why a vGPU was dropped; the first reason stays.
 type Failure = Arc<OnceLock<String>>;
@@ -68,10 +50,12 @@ pub struct Link {
     bell: EventBell,
     thread: Option<JoinHandle<()>>,
     failure: Failure,
+    table: Table,
 }
 
 impl Link {
-    /// Adds a vGPU and serves its submit ring; the device model's end.
+    /// Adds a vGPU, new or as `restored`, and serves its submit ring; the
+    /// device model's end.
     ///
     /// # Errors
     /// What the system or the scheduler says.
@@ -81,8 +65,9 @@ impl Link {
         share: Share,
         memory: Arc<dyn GuestMemory>,
         table: TableFrames,
+        restored: Option<SchedulerV1>,
     ) -> anyhow::Result<(Self, DeviceEnd)> {
-        let (link, area, bells) = Self::start_in(host, id, share, memory, Some(table))?;
+        let (link, area, bells) = Self::start_in(host, id, share, memory, Some(table), restored)?;
         Ok((link, area.device_end(bells)))
     }
 
@@ -98,7 +83,7 @@ impl Link {
         memory: Arc<dyn GuestMemory>,
         table: Option<TableFrames>,
     ) -> anyhow::Result<(Self, SharedArea, Bells)> {
-        Self::start_in(host, id, Share::default(), memory, table)
+        Self::start_in(host, id, Share::default(), memory, table, None)
     }
 
     fn start_in(
@@ -107,6 +92,7 @@ impl Link {
         share: Share,
         memory: Arc<dyn GuestMemory>,
         table: Option<TableFrames>,
+        restored: Option<SchedulerV1>,
     ) -> anyhow::Result<(Self, SharedArea, Bells)> {
         let area = SharedArea::create(AreaConfig::default())?;
         let bells = Bells::new().context("no doorbells")?;
@@ -117,20 +103,18 @@ impl Link {
             events,
             ggtt,
         } = area.daemon_end(bells);
-        let table: Arc<dyn GuestGgtt> = match table {
-            Some(table) => Arc::new(InRam(table)),
-            None => Arc::new(InSharedArea(ggtt)),
-        };
+        let table = Table::new(ggtt, table);
         let config = VgpuConfig {
             id,
             share,
+            restored,
             ..VgpuConfig::default()
         };
         let failure = Failure::default();
         let handle = host.scheduler().add_vgpu(
             config,
             memory,
-            table,
+            Arc::new(table.clone()),
             Box::new(Sink {
                 ring: events,
                 broken: Arc::clone(&failure),
@@ -169,6 +153,7 @@ impl Link {
             bell,
             thread: Some(thread),
             failure,
+            table,
         };
         Ok((link, area, theirs))
     }
@@ -177,6 +162,11 @@ impl Link {
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.failure.get().cloned()
+    }
+
+    /// The guest's page table.
+    pub(crate) const fn table(&self) -> &Table {
+        &self.table
     }
 
     /// The vGPU as the scheduler knows it.

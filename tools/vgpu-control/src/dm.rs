@@ -9,13 +9,53 @@ use vgpu_confine::{Confined, Confinement};
 #[serde(rename_all = "kebab-case")]
 pub enum ToDm {
     /// The first message, with the memfd and the submit and complete
-    /// doorbells as descriptors.
+    /// doorbells as descriptors, and behind them the file of the saved device
+    /// when it is to be restored.
     Start(StartDm),
     /// Asks for [`FromDm::Tree`].
     Inspect,
     /// Destroy the ioreq server and exit.
     Stop,
+    /// Make the guest's page table, if it is RAM of the guest, one in the
+    /// shared area, the RAM at its parking place, and trap accesses to it.
+    /// Entries are in both until [`ToDm::TableSettle`]. The answer is
+    /// [`FromDm::Done`].
+    TableOut,
+    /// Make the guest's page table RAM again: the frames at `gfn`. Entries are
+    /// in both until [`ToDm::TableSettle`]. The answer is [`FromDm::Done`].
+    TableIn {
+        /// The first of 2048 guest frames.
+        gfn: u64,
+    },
+    /// vgpud reads entries from where they go: let go of the other place. The
+    /// answer is [`FromDm::Done`].
+    TableSettle {
+        /// Where the table lies, if it is RAM, while BAR0 has no address.
+        gfn: u64,
+    },
+    /// Record which pages of the guest the device model writes, from nothing
+    /// on, or stop that. The answer is [`FromDm::Done`].
+    Record(bool),
+    /// Asks for [`FromDm::Written`].
+    Written {
+        /// At most so many runs, up to [`MAX_RUNS`].
+        most: usize,
+    },
+    /// The guest's vCPUs do not run: take in all that the rings hold, then
+    /// change nothing any more. The answer is [`FromDm::Done`].
+    HoldStill {
+        /// How long that may take, in milliseconds.
+        limit_ms: u64,
+    },
+    /// Go on after [`ToDm::HoldStill`]. The answer is [`FromDm::Done`].
+    GoOn,
+    /// Write the device's state to the file whose descriptor comes along. The
+    /// answer is [`FromDm::Saved`].
+    Save,
 }
+
+/// The most runs of pages in one [`FromDm::Written`]: it fits a message.
+pub const MAX_RUNS: usize = 2048;
 
 /// What to attach to, and as what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +75,8 @@ pub struct StartDm {
     pub ggtt_gfn: Option<u64>,
     /// How it confines itself before it looks at the guest; not at all without.
     pub confine: Option<Confinement>,
+    /// The device is restored from the file that comes along.
+    pub restored: bool,
 }
 
 impl StartDm {
@@ -54,6 +96,7 @@ impl StartDm {
             mode: spec.mode.to_string(),
             ggtt_gfn,
             confine,
+            restored: false,
         }
     }
 }
@@ -73,4 +116,13 @@ pub enum FromDm {
     Failed(String),
     /// The device, for people and tools.
     Tree(serde_json::Value),
+    /// It was done.
+    Done,
+    /// It was not, and why: one line for people. The device is as before.
+    Refused(String),
+    /// Runs of pages written: first frame and number of frames. They count as
+    /// not written from then on.
+    Written(Vec<(u64, u64)>),
+    /// The device's state is in the file.
+    Saved,
 }

@@ -11,8 +11,9 @@
 //! descriptor. The first packet is [`ToDm::Start`] with three descriptors:
 //! the shared area's memfd, the submit doorbell, the complete doorbell. It
 //! attaches to its domain and answers [`FromDm::Attached`] or
-//! [`FromDm::Failed`]; from then on it serves the guest. On [`ToDm::Stop`], or
-//! when the socket ends, it destroys its ioreq server and exits.
+//! [`FromDm::Failed`]; from then on it serves the guest. A fourth descriptor is
+//! of a saved device's file when the guest's vGPU is restored. On [`ToDm::Stop`],
+//! or when the socket ends, it destroys its ioreq server and exits.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +25,7 @@ mod top;
 mod trace;
 
 pub use client::{ClientRequest, Entry, Held, QmpSockets, Register, Reply, State, Version};
-pub use dm::{FromDm, StartDm, ToDm};
+pub use dm::{FromDm, MAX_RUNS, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
 pub use top::{EngineSample, LaneSample, Sample, VgpuSample};

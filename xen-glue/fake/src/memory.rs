@@ -51,7 +51,7 @@ const LAST_SPECIAL: u64 = 0xf_efff;
 const SLACK: usize = 256;
 
 /// Pages of the file beyond those for the frames a domain is built with.
-const SPARE_PAGES: usize = 8192;
+const SPARE_PAGES: usize = 1 << 16;
 
 /// No frame.
 const HOLE: Frame = Frame {

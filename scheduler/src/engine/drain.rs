@@ -1,0 +1,116 @@
+//! A vGPU is about to be saved: what of it runs comes to its end.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use super::stop::LOOK;
+use super::{EngineUnit, State};
+use crate::sync::lock;
+
+/// Something of the vGPU runs and did not end in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// For how long it has, on this engine.
+    pub ran: Duration,
+}
+
+fn owns(state: &State, vgpu: u64) -> bool {
+    state.loaded.iter().any(|l| l.job.client.id() == vgpu)
+}
+
+impl EngineUnit {
+    /// Takes off the engine what of a vGPU did not begin. What runs goes on.
+    pub fn withdraw(&self, vgpu: u64) {
+        let mut state = lock(&self.state);
+        self.drop_waiting(&mut state, vgpu);
+        let first = state.lists.order()[0];
+        for l in &mut state.loaded {
+            l.unwanted |= l.job.client.id() == vgpu && Some(l.tag) != first;
+        }
+        self.feed(&mut state);
+        drop(state);
+        self.tell();
+    }
+
+    /// Waits until nothing of a vGPU is at the engine, at most until
+    /// `deadline`. Its client has been told of each workload then, and gives
+    /// the engine no others.
+    ///
+    /// # Errors
+    /// [`Runs`]; it goes on.
+    pub fn drain(&self, vgpu: u64, deadline: Instant) -> Result<(), Runs> {
+        let mut state = lock(&self.state);
+        state.waiters += 1;
+        let mut result = Ok(());
+        while owns(&state, vgpu) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                result = Err(Runs {
+                    ran: self.ran(&mut state, vgpu),
+                });
+                break;
+            }
+            self.feed(&mut state);
+            state = self
+                .moved
+                .wait_timeout(state, left.min(LOOK))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            if self.hardware.has_events() {
+                self.progress(&mut state);
+                self.end_failed(&mut state);
+            }
+            // Others do not wait for what this thread saw.
+            drop(state);
+            self.tell();
+            state = lock(&self.state);
+        }
+        state.waiters -= 1;
+        if result.is_err() {
+            for l in &mut state.loaded {
+                l.unwanted &= l.job.client.id() != vgpu;
+            }
+        }
+        self.feed(&mut state);
+        self.set_alarm(&mut state);
+        drop(state);
+        self.tell();
+        result
+    }
+
+    fn ran(&self, state: &mut State, vgpu: u64) -> Duration {
+        self.count_time(state);
+        let mine = state.loaded.iter().filter(|l| l.job.client.id() == vgpu);
+        mine.map(|l| l.ran).max().unwrap_or_default()
+    }
+
+    /// Brings the vGPU's values of this engine's registers up to date with
+    /// what the GPU holds. Nothing of it is at the engine.
+    pub fn collect_registers(&self, vgpu: u64) {
+        let mut state = lock(&self.state);
+        state.waiters += 1;
+        // Another one's workload may stand ready to change them on its way.
+        while state.owner.as_ref().is_some_and(|o| o.vgpu == vgpu) && !state.lists.idle() {
+            state = self
+                .moved
+                .wait_timeout(state, LOOK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            if self.hardware.has_events() {
+                self.progress(&mut state);
+                self.end_failed(&mut state);
+                self.feed(&mut state);
+            }
+            drop(state);
+            self.tell();
+            state = lock(&self.state);
+        }
+        state.waiters -= 1;
+        let State {
+            owner, switcher, ..
+        } = &mut *state;
+        if let Some(owner) = owner.as_ref().filter(|o| o.vgpu == vgpu) {
+            self.hardware.collect(switcher, &mut lock(&owner.registers));
+        }
+    }
+}

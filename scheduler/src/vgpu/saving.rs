@@ -1,0 +1,174 @@
+//! A vGPU is saved and, here or elsewhere, goes on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gen8::{Engine, EngineSet};
+use guest_memory::WrittenPages;
+use serde::{Deserialize, Serialize};
+
+use super::Vgpu;
+use crate::sync::lock;
+
+/// What became of the work that was at the GPU when the vGPU was stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Drained {
+    /// How long what ran took to end.
+    pub waited: Duration,
+    /// Elements of lists that had not begun. They run when the vGPU goes on.
+    pub put_back: usize,
+}
+
+/// Something of the vGPU runs and does not end. The vGPU goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "context {context:#x} has run on {engine} for {} ms and does not yield",
+    ran.as_millis()
+)]
+pub struct StillRuns {
+    /// sysfs name.
+    pub engine: &'static str,
+    /// Where the guest has the context's image, in its global address space.
+    pub context: u32,
+    /// For how long.
+    pub ran: Duration,
+}
+
+/// What vgpud holds of a vGPU. All else it has is made anew from the guest's
+/// memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedulerV1 {
+    /// The engines: RCS, BCS, VCS, VECS.
+    pub engines: Vec<EngineV1>,
+}
+
+/// One engine's part of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineV1 {
+    /// BAR0 offset and value of each register that a switch carries over and
+    /// that differs from its reset value, by rising offset.
+    pub registers: Vec<(u32, u32)>,
+}
+
+/// A saved state that no vGPU can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadScheduler {
+    /// The number of engines.
+    #[error("saved scheduler state has {0} engines, allowed: 4")]
+    Engines(usize),
+    /// A register.
+    #[error(
+        "saved scheduler state has register {offset:#x} on {engine}, allowed: \
+         rising offsets of registers that a switch carries over"
+    )]
+    Register {
+        /// sysfs name.
+        engine: &'static str,
+        /// BAR0 offset.
+        offset: u32,
+    },
+}
+
+impl SchedulerV1 {
+    /// Whether a vGPU can have it.
+    ///
+    /// # Errors
+    /// [`BadScheduler`] names what it cannot.
+    pub fn check(&self) -> Result<(), BadScheduler> {
+        let Self { engines } = self;
+        if engines.len() != Engine::COUNT {
+            return Err(BadScheduler::Engines(engines.len()));
+        }
+        for (engine, EngineV1 { registers }) in Engine::ALL.into_iter().zip(engines) {
+            let mut last = None;
+            for &(offset, _) in registers {
+                let known = crate::switch::engine_of(offset) == Some(engine);
+                if !known || last.is_some_and(|l| offset <= l) {
+                    let engine = engine.sysfs_name();
+                    return Err(BadScheduler::Register { engine, offset });
+                }
+                last = Some(offset);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Vgpu {
+    /// Stops giving the GPU work, takes back what has not begun, and waits,
+    /// at most `limit`, for what runs. On return nothing of the guest is at
+    /// the GPU, and events of all that ended are on their way. Requests are
+    /// still taken; what they submit waits.
+    ///
+    /// # Errors
+    /// [`StillRuns`]; the vGPU goes on as if nothing had been.
+    pub(crate) fn suspend(self: &Arc<Self>, limit: Duration) -> Result<Drained, StillRuns> {
+        let start = Instant::now();
+        for slot in &self.lanes {
+            lock(&slot.lane).held = true;
+        }
+        for unit in self.shared.engines.iter() {
+            unit.withdraw(self.id());
+        }
+        let deadline = start + limit;
+        for engine in Engine::ALL {
+            let unit = &self.shared.engines[engine.index()];
+            if let Err(runs) = unit.drain(self.id(), deadline) {
+                let lane = lock(&self.slot(engine).lane);
+                let context = lane.flights().front().map_or(0, |f| f.lrca());
+                drop(lane);
+                self.resume();
+                return Err(StillRuns {
+                    engine: engine.sysfs_name(),
+                    context,
+                    ran: runs.ran,
+                });
+            }
+        }
+        Ok(Drained {
+            waited: start.elapsed(),
+            put_back: self
+                .lanes
+                .iter()
+                .map(|s| lock(&s.lane).put_back_count())
+                .sum(),
+        })
+    }
+
+    /// Goes on after [`Self::suspend`].
+    pub(crate) fn resume(&self) {
+        for engine in EngineSet::ALL.iter() {
+            lock(&self.slot(engine).lane).held = false;
+            self.worker.advance(engine);
+        }
+    }
+
+    /// The guest's pages that vgpud writes.
+    pub(crate) fn written(&self) -> &WrittenPages {
+        self.map.written()
+    }
+
+    /// What to save, after [`Self::suspend`].
+    pub(crate) fn save(&self) -> SchedulerV1 {
+        let engines = Engine::ALL.map(|engine| {
+            self.shared.engines[engine.index()].collect_registers(self.id());
+            let mut registers = lock(&self.slot(engine).registers).save();
+            registers.sort_unstable();
+            EngineV1 { registers }
+        });
+        SchedulerV1 {
+            engines: engines.into(),
+        }
+    }
+
+    /// Takes over what was saved and [checked](SchedulerV1::check), before
+    /// anything is submitted.
+    pub(crate) fn restore(&self, saved: &SchedulerV1) {
+        for (slot, EngineV1 { registers }) in self.lanes.iter().zip(&saved.engines) {
+            let mut file = lock(&slot.registers);
+            for (offset, value) in registers {
+                file.write(*offset, *value);
+            }
+        }
+    }
+}
