@@ -17,6 +17,14 @@ mod migration;
 mod platform;
 mod reclaim;
 mod registry;
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "called by the hooks of a save, which refuse so far"
+    )
+)]
+mod saving;
 mod server;
 mod supervisor;
 mod table;

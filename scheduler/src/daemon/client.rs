@@ -100,6 +100,7 @@ fn add(register: &Register, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
         &shared.dm,
         shared.limits,
         &*shared.platform,
+        None,
     )?);
     place.fill(Arc::clone(&guest));
     let registry = Arc::clone(&shared.registry);

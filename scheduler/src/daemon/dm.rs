@@ -1,6 +1,8 @@
 //! A guest's vgpu-dm process.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,10 +11,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use vgpu_confine::{Confined, Confinement, Identity, Seccomp};
 use vgpu_control::{Connection, FromDm, StartDm, ToDm};
+use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 
 /// How a device model is run.
@@ -74,27 +78,34 @@ impl DmCommand {
 /// How long a device model may take for an answer or to stop.
 const LIMIT: Duration = Duration::from_secs(2);
 
+/// What is said to it, one question at a time.
+struct Talk {
+    connection: Connection,
+    /// Answers to questions that were given up.
+    owed: u32,
+}
+
 /// A device model that is attached to its guest. Dropping it stops it.
 pub struct DmProcess {
     child: Mutex<Child>,
     pid: i32,
     pidfd: OwnedFd,
-    connection: Mutex<Connection>,
+    talk: Mutex<Talk>,
     server: u16,
     confined: Option<Confined>,
 }
 
 impl DmProcess {
     /// Runs a device model with the descriptors of its shared area (memfd,
-    /// submit doorbell, complete doorbell) and waits, at most `limit`, until
-    /// it is attached.
+    /// submit doorbell, complete doorbell), and behind them that of the file of
+    /// a device to restore, and waits, at most `limit`, until it is attached.
     ///
     /// # Errors
     /// What it says, or how it failed to say anything; it is gone then.
     pub fn start(
         command: &DmCommand,
         start: StartDm,
-        area: [BorrowedFd<'_>; 3],
+        fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Connection::pair()?;
@@ -104,12 +115,15 @@ impl DmProcess {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .with_context(|| format!("cannot run {}", command.program.display()))?;
-        match Self::handshake(&child, &ours, start, area, limit) {
+        match Self::handshake(&child, &ours, start, fds, limit) {
             Ok((pidfd, (server, confined))) => Ok(Self {
                 pid: Pid::from_child(&child).as_raw_nonzero().get(),
                 child: Mutex::new(child),
                 pidfd,
-                connection: Mutex::new(ours),
+                talk: Mutex::new(Talk {
+                    connection: ours,
+                    owed: 0,
+                }),
                 server,
                 confined,
             }),
@@ -129,17 +143,17 @@ impl DmProcess {
         child: &Child,
         connection: &Connection,
         start: StartDm,
-        area: [BorrowedFd<'_>; 3],
+        fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> anyhow::Result<(OwnedFd, (u16, Option<Confined>))> {
         let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())
             .context("cannot watch the device model")?;
         connection.set_limit(Some(limit))?;
-        connection.send(&ToDm::Start(start), &area)?;
+        connection.send(&ToDm::Start(start), fds)?;
         let attached = match connection.recv()?.0 {
             FromDm::Attached { server, confined } => (server, confined),
             FromDm::Failed(reason) => bail!(reason),
-            FromDm::Tree(_) => bail!("it answered what nobody asked"),
+            _ => bail!("it answered what nobody asked"),
         };
         connection.set_limit(Some(LIMIT))?;
         Ok((pidfd, attached))
@@ -170,20 +184,86 @@ impl DmProcess {
     /// # Errors
     /// When it does not answer.
     pub fn tree(&self) -> anyhow::Result<Value> {
-        let connection = lock(&self.connection);
-        connection.send(&ToDm::Inspect, &[])?;
-        match connection.recv()?.0 {
+        match self.ask(&ToDm::Inspect, &[], LIMIT)? {
             FromDm::Tree(tree) => Ok(tree),
             other => bail!("the device model answered {other:?}"),
+        }
+    }
+
+    /// A step of a save that may take `limit`.
+    ///
+    /// # Errors
+    /// Why it was not done, or that it does not answer.
+    pub fn step(&self, step: &ToDm, limit: Duration) -> anyhow::Result<()> {
+        match self.ask(step, &[], limit)? {
+            FromDm::Done => Ok(()),
+            other => bail!("the device model answered {other:?}"),
+        }
+    }
+
+    /// Runs of pages it wrote, `most` at most: first frame and number.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn written(&self, most: usize) -> anyhow::Result<Vec<(u64, u64)>> {
+        match self.ask(&ToDm::Written { most }, &[], LIMIT)? {
+            FromDm::Written(runs) => Ok(runs),
+            other => bail!("the device model answered {other:?}"),
+        }
+    }
+
+    /// The device's state: JSON, of which nothing is known but its length.
+    ///
+    /// # Errors
+    /// When it does not answer, or with more than a device can have.
+    pub fn save(&self) -> anyhow::Result<Vec<u8>> {
+        let mut file = memory_file(&[]).context("no memory for the device's state")?;
+        match self.ask(&ToDm::Save, &[file.as_fd()], LIMIT)? {
+            FromDm::Saved => {}
+            other => bail!("the device model answered {other:?}"),
+        }
+        // It may still write: what is read is a copy.
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        let most = u64::try_from(MAX_DEVICE).unwrap_or(u64::MAX);
+        file.take(most + 1).read_to_end(&mut bytes)?;
+        if bytes.len() > MAX_DEVICE {
+            bail!("the device's state is longer than {MAX_DEVICE} bytes");
+        }
+        Ok(bytes)
+    }
+
+    /// Asks and waits for the answer.
+    fn ask(
+        &self,
+        message: &ToDm,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> anyhow::Result<FromDm> {
+        let talk = &mut *lock(&self.talk);
+        talk.connection.set_limit(Some(limit))?;
+        let hear = |talk: &mut Talk| -> anyhow::Result<FromDm> {
+            let answer = talk.connection.recv().context("the device model")?;
+            talk.owed -= 1;
+            Ok(answer.0)
+        };
+        while talk.owed > 0 {
+            hear(talk)?;
+        }
+        talk.connection.send(message, fds)?;
+        talk.owed += 1;
+        match hear(talk)? {
+            FromDm::Refused(reason) => bail!(reason),
+            answer => Ok(answer),
         }
     }
 
     /// Stops it, kindly first, and tells how it ended.
     pub fn stop(&self) -> String {
         {
-            let connection = lock(&self.connection);
+            let talk = lock(&self.talk);
             // It fails when the process is gone, which is what we want.
-            let _ = connection.send(&ToDm::Stop, &[]);
+            let _ = talk.connection.send(&ToDm::Stop, &[]);
         }
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let limit = rustix::event::Timespec::try_from(LIMIT).ok();
@@ -202,6 +282,15 @@ impl DmProcess {
             .wait()
             .map_or_else(|e| e.to_string(), |status| status.to_string())
     }
+}
+
+/// A file without a name that holds `bytes`, at its start.
+pub fn memory_file(bytes: &[u8]) -> std::io::Result<File> {
+    let fd = memfd_create("vgpu-device", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 impl Drop for DmProcess {

@@ -10,13 +10,15 @@ use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
 use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
+use vgpu_sched::saved::Saved;
 use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
-use super::dm::{DmCommand, DmProcess};
+use super::dm::{DmCommand, DmProcess, memory_file};
 use super::events::{RingFate, RingSink};
 use super::migration::Refuse;
 use super::platform::{Platform, Vgpu};
+use super::saving::Progress;
 use super::server::Limits;
 use super::worker::{Work, Worker};
 
@@ -42,21 +44,27 @@ pub struct Guest {
     dm: DmProcess,
     fate: Arc<RingFate>,
     /// `None` once the vGPU failed.
-    running: Mutex<Option<Running>>,
+    pub(super) running: Mutex<Option<Running>>,
     failure: Mutex<Option<String>>,
+    /// Which GPU the host has.
+    pub(super) gpu: String,
+    /// How far a save is.
+    pub(super) progress: Mutex<Progress>,
     proxy: Mutex<Option<Proxy>>,
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
 /// vGPU goes.
-struct Running {
+pub struct Running {
     worker: Worker,
-    vgpu: Arc<dyn Vgpu>,
+    /// The scheduler's part.
+    pub vgpu: Arc<dyn Vgpu>,
 }
 
 impl Guest {
     /// Makes everything for a guest whose QEMU is going to be process
-    /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy.
+    /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy. With
+    /// what was saved of a vGPU it goes on from there.
     ///
     /// # Errors
     /// What failed; nothing is left behind.
@@ -67,8 +75,12 @@ impl Guest {
         command: &DmCommand,
         limits: Limits,
         platform: &dyn Platform,
+        restored: Option<&Saved>,
     ) -> anyhow::Result<Self> {
         let domid = register.domid;
+        if let Some(saved) = restored {
+            saved.fits(platform.gpu())?;
+        }
         let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
         let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
         let area = SharedArea::create(AreaConfig::default())?;
@@ -77,7 +89,8 @@ impl Guest {
         let ours = area.daemon_end(bells);
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
-        let vgpu = platform.add_vgpu(domid, claim.spec().share, ours.ggtt, Box::new(sink))?;
+        let share = claim.spec().share;
+        let vgpu = platform.add_vgpu(domid, share, ours.ggtt, restored, Box::new(sink))?;
         let signals = Signals {
             broke: EventBell::new()?,
             stop: EventBell::new()?,
@@ -91,17 +104,16 @@ impl Guest {
             )?),
             None => None,
         };
-        let dm = DmProcess::start(
-            command,
-            StartDm::new(
-                domid,
-                claim.spec(),
-                vgpu.table_gfn(),
-                command.confinement(domid),
-            ),
-            [area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()],
-            limits.attach,
-        )?;
+        let device = restored.map(|s| memory_file(&s.device)).transpose();
+        let device = device.context("no memory for the device's state")?;
+        let start = StartDm {
+            restored: restored.is_some(),
+            confine: command.confinement(domid),
+            ..StartDm::new(domid, claim.spec(), vgpu.table().gfn())
+        };
+        let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
+        fds.extend(device.as_ref().map(AsFd::as_fd));
+        let dm = DmProcess::start(command, start, &fds, limits.attach)?;
         let worker = Worker::start(
             domid,
             Work {
@@ -121,6 +133,8 @@ impl Guest {
             fate,
             running: Mutex::new(Some(Running { worker, vgpu })),
             failure: Mutex::new(None),
+            gpu: platform.gpu().to_owned(),
+            progress: Mutex::default(),
             proxy: Mutex::new(proxy),
         })
     }
@@ -167,13 +181,18 @@ impl Guest {
     pub fn set_share(&self, changes: &str, kept: &KeptShares) -> anyhow::Result<Held> {
         let running = lock(&self.running);
         let Some(running) = running.as_ref() else {
-            let reason = lock(&self.failure).clone().unwrap_or_default();
-            bail!("domain {} lost its vGPU: {reason}", self.domid);
+            bail!(self.lost());
         };
         let mut claim = lock(&self.claim);
         let held = claim.change(changes, kept)?;
         running.vgpu.set_share(held.share);
         Ok(held)
+    }
+
+    /// That the vGPU failed, and why.
+    pub(super) fn lost(&self) -> String {
+        let reason = lock(&self.failure).clone().unwrap_or_default();
+        format!("domain {} lost its vGPU: {reason}", self.domid)
     }
 
     /// What the vGPU did so far.
@@ -221,7 +240,7 @@ impl Guest {
         // Asked under the lock: whoever ends the vGPU must find itself with
         // the last handle of it.
         let (scheduler, ggtt) = match lock(&self.running).as_ref() {
-            Some(r) => (Some(r.vgpu.tree()), Some(r.vgpu.table_gfn())),
+            Some(r) => (Some(r.vgpu.tree()), Some(r.vgpu.table().gfn())),
             None => (None, None),
         };
         let device = match (&scheduler, self.dm.tree()) {

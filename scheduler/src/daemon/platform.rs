@@ -1,13 +1,19 @@
 //! What the daemon stands on: Xen and the scheduler, or a test's stand-ins.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use guest_memory::WrittenPages;
 use serde_json::Value;
 use vgpu_config::Share;
 use vgpu_control::{EngineSample, LaneSample, TracePage};
 use vgpu_ring::{GgttTable, Request};
 use vgpu_sched::events::EventSink;
 use vgpu_sched::kept::Uuid;
+use vgpu_sched::saved::Saved;
+use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns};
+
+use super::table::Table;
 
 /// A vGPU as the scheduler knows it. Dropping the last handle removes it:
 /// its work is stopped and its guest's memory no longer mapped when that
@@ -26,9 +32,24 @@ pub trait Vgpu: Send + Sync {
     /// Why it is of no more use.
     fn usable(&self) -> Result<(), String>;
 
-    /// Where the guest's page table lies while BAR0 has no address, if it is
-    /// RAM of the guest. Else it is the one the vGPU was added with.
-    fn table_gfn(&self) -> Option<u64>;
+    /// The guest's page table.
+    fn table(&self) -> &Table;
+
+    /// Stops it: what runs comes to its end, what has not begun waits.
+    ///
+    /// # Errors
+    /// What does not end within `limit`; it goes on.
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns>;
+
+    /// Goes on after that.
+    fn resume(&self);
+
+    /// What to save of it, when it is stopped.
+    fn save(&self) -> SchedulerV1;
+
+    /// The guest's pages that the scheduler writes; what the GPU writes is not
+    /// among them.
+    fn written(&self) -> &WrittenPages;
 
     /// Changes what it gets of the GPU's time, from now on.
     fn set_share(&self, share: Share);
@@ -55,8 +76,12 @@ pub trait Platform: Send + Sync {
     /// Who the guest `domid` is, as far as Xen's toolstack tells.
     fn identify(&self, domid: u16) -> Identity;
 
-    /// Adds a vGPU for the guest `domid` with `share` of the GPU's time. The
-    /// guest's page table is RAM of the guest, or else `ggtt`. What it reports goes to `events`.
+    /// Which GPU it has, as `gpu=` names it.
+    fn gpu(&self) -> &str;
+
+    /// Adds a vGPU for the guest `domid` with `share` of the GPU's time, new or
+    /// as it was saved. The guest's page table is RAM of the guest, or else
+    /// `ggtt`. What it reports goes to `events`.
     ///
     /// # Errors
     /// When the guest's memory cannot be reached or the scheduler is full.
@@ -65,6 +90,7 @@ pub trait Platform: Send + Sync {
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>>;
 

@@ -95,6 +95,14 @@ impl Daemon {
     }
 }
 
+#[cfg(test)]
+impl Daemon {
+    /// A guest.
+    pub fn guest(&self, domid: u16) -> Option<Arc<super::guest::Guest>> {
+        self.shared.registry.get(domid)
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);

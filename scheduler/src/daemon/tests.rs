@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use guest_memory::WrittenPages;
 use serde_json::{Value, json};
 use vgpu_config::Share;
 use vgpu_control::{
@@ -17,9 +18,15 @@ use vgpu_control::{
 };
 use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
 use vgpu_sched::events::EventSink;
+use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::saved::Saved;
+use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
 use super::platform::{Identity, Platform, Vgpu};
+use super::table::Table;
 use super::{Daemon, DmCommand, Limits};
+
+mod saving;
 
 /// Tells a child what to do; without it the child's test does nothing.
 const ROLE: &str = "VGPUD_TEST_ROLE";
@@ -87,12 +94,13 @@ fn fake_dm() {
         _ => {}
     }
     loop {
-        match connection.recv::<ToDm>().map(|(m, _)| m) {
-            Ok(ToDm::Inspect) => {
+        match connection.recv::<ToDm>() {
+            Ok((ToDm::Inspect, _)) => {
                 let tree = FromDm::Tree(json!({"pci": "8086:1616"}));
                 connection.send(&tree, &[]).unwrap();
             }
-            _ => return,
+            Ok((ToDm::Stop, _)) | Err(_) => return,
+            Ok((step, fds)) => saving::answer(&role, &connection, &step, fds),
         }
     }
 }
@@ -129,7 +137,8 @@ struct FakePlatform(Mutex<Sender<String>>);
 
 struct FakeVgpu {
     events: Mutex<Box<dyn EventSink>>,
-    ggtt: GgttTable,
+    table: Table,
+    written: WrittenPages,
     notes: Sender<String>,
 }
 
@@ -145,11 +154,16 @@ impl Platform for FakePlatform {
         }
     }
 
+    fn gpu(&self) -> &str {
+        "bdw"
+    }
+
     fn add_vgpu(
         &self,
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let notes = self.0.lock().unwrap().clone();
@@ -157,9 +171,15 @@ impl Platform for FakePlatform {
         if share != Share::default() {
             notes.send(format!("share {share}"))?;
         }
+        let table = Table::trapped(ggtt);
+        if let Some(saved) = restored {
+            notes.send(format!("restored {:?}", saved.scheduler.engines.len()))?;
+            saved.table.unpack(|index, entry| table.fill(index, entry));
+        }
         Ok(Arc::new(FakeVgpu {
             events: Mutex::new(events),
-            ggtt,
+            table,
+            written: WrittenPages::default(),
             notes,
         }))
     }
@@ -202,7 +222,7 @@ impl Platform for FakePlatform {
 
 impl Vgpu for FakeVgpu {
     fn request(&self, request: Request) -> Result<(), String> {
-        let note = format!("{request:?} {:#x}", self.ggtt.load(7));
+        let note = format!("{request:?} {:#x}", self.table.load(7));
         self.notes.send(note).unwrap();
         if let Request::Ping { token } = request {
             let pushed = self.events.lock().unwrap().push(Event::Pong { token });
@@ -215,8 +235,34 @@ impl Vgpu for FakeVgpu {
         Ok(())
     }
 
-    fn table_gfn(&self) -> Option<u64> {
-        None
+    fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.notes.send("stopped".into()).unwrap();
+        if limit.is_zero() {
+            return Err(StillRuns {
+                engine: "rcs0",
+                context: 0x4000,
+                ran: Duration::from_millis(7),
+            });
+        }
+        Ok(Drained::default())
+    }
+
+    fn resume(&self) {
+        self.notes.send("goes on".into()).unwrap();
+    }
+
+    fn save(&self) -> SchedulerV1 {
+        SchedulerV1 {
+            engines: vec![EngineV1::default(); 4],
+        }
+    }
+
+    fn written(&self) -> &WrittenPages {
+        &self.written
     }
 
     fn set_share(&self, share: Share) {

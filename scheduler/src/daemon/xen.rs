@@ -1,8 +1,10 @@
 //! The daemon on Xen, with the software GPU.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use guest_memory::WrittenPages;
 use serde_json::Value;
 use softgpu::SoftGpu;
 use vgpu_config::Share;
@@ -12,8 +14,9 @@ use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::saved::Saved;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
-use vgpu_sched::vgpu::VgpuConfig;
+use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
     DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
@@ -27,6 +30,9 @@ use super::translate;
 /// Address space for mappings of one guest's memory. What the GPU uses stays
 /// mapped beyond it.
 const CACHE_BYTES: u64 = 256 << 20;
+
+/// The software GPU is a Broadwell.
+const GPU: &str = "bdw";
 
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {
@@ -72,11 +78,16 @@ impl Platform for XenPlatform {
         })
     }
 
+    fn gpu(&self) -> &str {
+        GPU
+    }
+
     fn add_vgpu(
         &self,
         domid: u16,
         share: Share,
         ggtt: GgttTable,
+        restored: Option<&Saved>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let config = ForeignMemoryConfig {
@@ -87,17 +98,20 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
         };
-        let table = Table::make(&XenHost, DomId(domid), ggtt);
-        let table_gfn = table.gfn();
+        let table = Arc::new(Table::make(&XenHost, DomId(domid), ggtt));
+        if let Some(saved) = restored {
+            saved.table.unpack(|index, entry| table.fill(index, entry));
+        }
         let handle = self
             .scheduler
-            .add_vgpu(config, Arc::new(memory), Arc::new(table), events)?;
+            .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
         Ok(Arc::new(Scheduled {
             handle,
             clock: Arc::clone(self.scheduler.clock()),
-            table_gfn,
+            table,
         }))
     }
 
@@ -123,7 +137,7 @@ impl Platform for XenPlatform {
 struct Scheduled {
     handle: Handle,
     clock: Arc<dyn Clock>,
-    table_gfn: Option<u64>,
+    table: Arc<Table>,
 }
 
 impl Vgpu for Scheduled {
@@ -135,8 +149,24 @@ impl Vgpu for Scheduled {
         self.handle.usable().map_err(|e| e.to_string())
     }
 
-    fn table_gfn(&self) -> Option<u64> {
-        self.table_gfn
+    fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn suspend(&self, limit: Duration) -> Result<Drained, StillRuns> {
+        self.handle.suspend(limit)
+    }
+
+    fn resume(&self) {
+        self.handle.resume();
+    }
+
+    fn save(&self) -> SchedulerV1 {
+        self.handle.save()
+    }
+
+    fn written(&self) -> &WrittenPages {
+        self.handle.written()
     }
 
     fn set_share(&self, share: Share) {

@@ -83,19 +83,14 @@ impl StartDm {
     /// The message for `spec` in the guest `domid`, whose table is RAM at
     /// `ggtt_gfn`.
     #[must_use]
-    pub fn new(
-        domid: u16,
-        spec: &VgpuSpec,
-        ggtt_gfn: Option<u64>,
-        confine: Option<Confinement>,
-    ) -> Self {
+    pub fn new(domid: u16, spec: &VgpuSpec, ggtt_gfn: Option<u64>) -> Self {
         Self {
             domid,
             slot: spec.slot,
             aperture_mib: spec.aperture_mib,
             mode: spec.mode.to_string(),
             ggtt_gfn,
-            confine,
+            confine: None,
             restored: false,
         }
     }
