@@ -1,15 +1,24 @@
 //! A request of a vCPU as an access to the device.
 
+use guest_memory::Gfn;
 use vgpu_device::{Bar, Device};
 use xen_glue::{IoHandler, IoKind, Sbdf};
+
+use crate::protection::Protection;
 
 /// What a read gives where nothing answers.
 const ALL_ONES: u64 = u64::MAX;
 
-/// The device behind one PCI function.
+/// The device behind one PCI function, and the guest's protected frames: a
+/// write that is to no window can only be to one of those, or to a window or
+/// frame that was one a moment ago.
 pub(crate) struct Access<'a> {
     pub(crate) device: &'a Device,
     pub(crate) function: Sbdf,
+    pub(crate) protection: &'a Protection,
+    /// Since the vCPU's write to a protected frame before this, if this is one
+    /// too; in nanoseconds.
+    pub(crate) since_ns: u32,
 }
 
 /// An access's size, as the device takes it.
@@ -40,6 +49,27 @@ impl Access<'_> {
     }
 }
 
+impl Access<'_> {
+    /// Writes to memory that is in no window, inside a page.
+    fn write_memory(&self, addr: u64, data: &[u8]) {
+        let done = self.protection.write_in_page(addr, data, self.since_ns);
+        if let Err(e) = done {
+            log::trace!("write of a vCPU: {e}");
+        }
+    }
+
+    /// Whether a run is in no window and inside a page.
+    fn is_outside(&self, addr: u64, len: usize) -> bool {
+        let end = u64::try_from(len).ok().and_then(|l| addr.checked_add(l));
+        let Some(last) = end.and_then(|end| end.checked_sub(1)) else {
+            return false;
+        };
+        Gfn::containing(addr) == Gfn::containing(last)
+            && self.device.locate(addr).is_none()
+            && self.device.locate(last).is_none()
+    }
+}
+
 impl IoHandler for Access<'_> {
     fn read(&mut self, kind: IoKind, addr: u64, size: u32) -> u64 {
         match kind {
@@ -60,6 +90,8 @@ impl IoHandler for Access<'_> {
             IoKind::Copy => {
                 if let Some((bar, offset)) = self.device.locate(addr) {
                     self.device.write(bar, offset, bytes(size), value);
+                } else if self.is_outside(addr, bytes(size)) {
+                    self.write_memory(addr, &value.to_le_bytes()[..bytes(size)]);
                 }
             }
             IoKind::PciConfig => {
@@ -72,7 +104,7 @@ impl IoHandler for Access<'_> {
     }
 
     fn is_memory(&self, addr: u64, len: usize) -> bool {
-        self.block(addr, len).is_some()
+        self.block(addr, len).is_some() || self.is_outside(addr, len)
     }
 
     fn read_run(&mut self, addr: u64, size: u32, buf: &mut [u8]) {
@@ -90,6 +122,9 @@ impl IoHandler for Access<'_> {
     fn write_run(&mut self, addr: u64, size: u32, data: &[u8]) {
         if let Some((bar, offset)) = self.block(addr, data.len()) {
             return self.device.write_block(bar, offset, data);
+        }
+        if self.is_outside(addr, data.len()) {
+            return self.write_memory(addr, data);
         }
         let mut at = addr;
         for item in data.chunks(bytes(size)) {

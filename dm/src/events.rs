@@ -2,18 +2,26 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire};
+use std::time::Duration;
 
 use vgpu_device::{Clock, Device};
 use vgpu_ring::{AreaWords, Consumer, Event, EventBell, RingError};
 
 use crate::alarm::Alarm;
+use crate::outside::SubmitRing;
 use crate::pause::Pause;
+use crate::protection::Protection;
 
 /// Events handled before the alarm is looked at again.
 const BATCH: usize = 64;
 
+/// How often a full submit ring is tried again.
+const RETRY: Duration = Duration::from_millis(1);
+
 pub(crate) struct EventLoop {
     pub(crate) device: Arc<Device>,
+    pub(crate) protection: Arc<Protection>,
+    pub(crate) submit: Arc<SubmitRing>,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) ring: Consumer<Event, AreaWords, EventBell>,
     pub(crate) pause: Arc<Pause>,
@@ -34,16 +42,27 @@ impl EventLoop {
             for _ in 0..BATCH {
                 match self.ring.pop()? {
                     Some(Event::Pong { token }) => self.pause.reached(token),
-                    Some(event) => self.device.handle_event(event),
+                    Some(event) => {
+                        if let Some(event) = self.protection.handle(event) {
+                            self.device.handle_event(event);
+                        }
+                    }
                     None => break,
                 }
             }
+            let owes = !self.submit.settle();
             let deadline = self.device.next_deadline();
             if deadline.is_some_and(|at| at <= self.alarm.now_ns()) {
                 self.device.tick();
                 continue;
             }
-            self.ring.wait(deadline.map(|at| self.alarm.until(at)))?;
+            let until = deadline.map(|at| self.alarm.until(at));
+            let wait = match until {
+                Some(until) if owes => Some(until.min(RETRY)),
+                None if owes => Some(RETRY),
+                until => until,
+            };
+            self.ring.wait(wait)?;
         }
         Ok(())
     }

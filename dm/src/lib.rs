@@ -13,6 +13,7 @@ mod alarm;
 mod events;
 mod outside;
 mod pause;
+mod protection;
 mod saving;
 mod server;
 mod spin;
@@ -21,6 +22,7 @@ mod vcpu;
 mod windows;
 
 pub use pause::NotStill;
+pub use protection::ProtectionState;
 pub use saving::OtherDevice;
 pub use server::{AttachError, Server, ServerConfig, Statistics};
 pub use table::TableState;

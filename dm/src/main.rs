@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
+use gen8::Platform;
 use vgpu_confine::{Confined, Confinement, Role, Seccomp};
 use vgpu_control::{Connection, ControlError, FromDm, MAX_RUNS, StartDm, ToDm};
 use vgpu_device::{Config, DeviceV1, GGTT_MIB};
@@ -94,8 +95,9 @@ fn attach(
     // Last: this thread's filter would be that of those it starts, too.
     vgpu_confine::thread(Role::Control, config.seccomp, &DEVICE_MODEL_REQUESTS)?;
     log::info!(
-        "domain {}: vGPU in slot {}, {} MiB aperture, {}, page table {}, ioreq server {}",
+        "domain {}: {} vGPU in slot {}, {} MiB aperture, {}, page table {}, ioreq server {}",
         start.domid,
+        start.gpu,
         start.slot,
         start.aperture_mib,
         start.mode,
@@ -149,6 +151,8 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
         slot: start.slot,
         table_gfn: start.ggtt_gfn,
         device: Config {
+            gpu: Platform::named(&start.gpu)
+                .with_context(|| format!("gpu is {:?}, allowed: bdw, kbl", start.gpu))?,
             aperture_mib: start.aperture_mib,
             mode: start.mode.parse()?,
             ggtt_mib: match start.ggtt_gfn {

@@ -1,10 +1,11 @@
 //! The device's surroundings on Xen.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vgpu_device::{Full, GpuPort, InterruptSink};
-use vgpu_ring::{AreaWords, EventBell, Producer, PushError, Request};
+use vgpu_ring::{AreaWords, EventBell, Producer, PushError, Request, TableChanges};
 use xen_glue::DeviceModel;
 
 /// Interrupts by device-model operations.
@@ -36,13 +37,28 @@ impl InterruptSink for Interrupts {
     }
 }
 
-/// The submit ring.
-pub(crate) struct SubmitRing(pub(crate) Mutex<Producer<Request, AreaWords, EventBell>>);
+/// Answers kept for a ring that is full. vgpud leaves no more than 64 orders
+/// unanswered; what is beyond that was not ordered.
+const MOST_OWED: usize = 128;
 
-impl GpuPort for SubmitRing {
-    fn send(&self, request: Request) -> Result<(), Full> {
-        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match ring.push(request) {
+/// The submit ring.
+pub(crate) struct SubmitRing(Mutex<Submit>);
+
+struct Submit {
+    ring: Producer<Request, AreaWords, EventBell>,
+    /// Where vgpud sees the number of changes.
+    published: TableChanges,
+    /// That number; what is published is never read back.
+    changes: u64,
+    /// Changes that were not told, and vgpud does not know that yet.
+    missed: u64,
+    /// What must be told, whenever there is room.
+    owed: VecDeque<Request>,
+}
+
+impl Submit {
+    fn push(&mut self, request: Request) -> Result<(), Full> {
+        match self.ring.push(request) {
             Ok(()) => Ok(()),
             Err(PushError::Full) => Err(Full),
             Err(PushError::Broken(e)) => {
@@ -51,5 +67,79 @@ impl GpuPort for SubmitRing {
                 Err(Full)
             }
         }
+    }
+
+    /// Sends what had no room. Nothing overtakes it.
+    fn settle(&mut self) -> Result<(), Full> {
+        if self.missed > 0 {
+            self.push(Request::WritesMissed { count: self.missed })?;
+            self.missed = 0;
+        }
+        while let Some(&request) = self.owed.front() {
+            self.push(request)?;
+            self.owed.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl SubmitRing {
+    pub(crate) fn new(
+        ring: Producer<Request, AreaWords, EventBell>,
+        published: TableChanges,
+    ) -> Self {
+        Self(Mutex::new(Submit {
+            ring,
+            published,
+            changes: 0,
+            missed: 0,
+            owed: VecDeque::new(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Submit> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that a protected frame is about to change, or the protection of
+    /// some. From here until it is told, vgpud relies on none. Followed by one
+    /// message that is counted, sent or owed, or one [`Self::tell`].
+    pub(crate) fn announce(&self) {
+        let mut submit = self.lock();
+        submit.changes = submit.changes.wrapping_add(1);
+        submit.published.store(submit.changes);
+    }
+
+    /// Tells of a write. Without room vgpud hears that it missed something,
+    /// before anything else.
+    pub(crate) fn tell(&self, request: Request) {
+        let mut submit = self.lock();
+        if submit.settle().is_err() || submit.push(request).is_err() {
+            submit.missed = submit.missed.saturating_add(1);
+        }
+    }
+
+    /// Says something now or later.
+    pub(crate) fn owe(&self, request: Request) {
+        let mut submit = self.lock();
+        if submit.settle().is_ok() && submit.push(request).is_ok() {
+            return;
+        }
+        if submit.owed.len() < MOST_OWED {
+            submit.owed.push_back(request);
+        }
+    }
+
+    /// Offers again what had no room; says whether nothing is left.
+    pub(crate) fn settle(&self) -> bool {
+        self.lock().settle().is_ok()
+    }
+}
+
+impl GpuPort for SubmitRing {
+    fn send(&self, request: Request) -> Result<(), Full> {
+        let mut submit = self.lock();
+        submit.settle()?;
+        submit.push(request)
     }
 }

@@ -30,6 +30,7 @@ pub(crate) fn as_configured(
     configured: &Config,
 ) -> Result<DeviceV1, OtherDevice> {
     let Config {
+        gpu,
         aperture_mib,
         mode,
         ggtt_mib: _,
@@ -43,6 +44,9 @@ pub(crate) fn as_configured(
         })
     };
     let have = &saved.config;
+    if have.gpu.name != gpu.name {
+        return differs("GPU", have.gpu.name.into(), gpu.name.into());
+    }
     if have.aperture_mib != *aperture_mib {
         let mib = |n: u32| format!("{n} MiB");
         return differs("aperture", mib(have.aperture_mib), mib(*aperture_mib));
@@ -87,13 +91,17 @@ impl Server {
         }
     }
 
-    /// Starts to record which pages of the guest this process writes.
+    /// Starts to record which pages of the guest this process writes. Xen is
+    /// about to log the others; so that it can, no frame of the guest is
+    /// protected from here on.
     pub fn record(&self) {
         self.written.start();
+        self.hold_protection();
     }
 
     /// Stops that.
     pub fn stop_recording(&self) {
+        self.allow_protection();
         self.written.stop();
     }
 

@@ -1,9 +1,9 @@
 //! Attaching to a domain, serving it, and letting go.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use crate::alarm::Alarm;
 use crate::events::EventLoop;
 use crate::outside::{Interrupts, SubmitRing};
 use crate::pause::Pause;
+use crate::protection::{Protection, ProtectionState};
 use crate::saving::{self, OtherDevice};
 use crate::spin::Spin;
 use crate::table::{GuestTable, MovingTable, TableState};
@@ -114,6 +115,7 @@ struct Tree {
     function: String,
     statistics: Statistics,
     ggtt: TableState,
+    protection: ProtectionState,
     device: Inspection,
 }
 
@@ -125,6 +127,7 @@ pub struct Server {
     domid: DomId,
     pub(crate) privcmd: Arc<dyn Privcmd>,
     memory: Arc<ForeignMemory>,
+    protection: Arc<Protection>,
     pub(crate) written: Arc<WrittenPages>,
     pub(crate) table: Arc<GuestTable>,
     pub(crate) pause: Arc<Pause>,
@@ -186,6 +189,7 @@ impl Server {
             requests,
             events,
             ggtt,
+            changes,
         } = end;
         let Handles {
             domid,
@@ -211,6 +215,9 @@ impl Server {
         let written = Arc::new(WrittenPages::default());
         let recorder: Arc<dyn GuestMemory> =
             Arc::new(Recorder::new(memory.clone(), Arc::clone(&written)));
+        let submit = Arc::new(SubmitRing::new(requests, changes));
+        let (ours, ring) = (Arc::clone(&server), Arc::clone(&submit));
+        let protection = Arc::new(Protection::claim(ours, ring, recorder));
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
@@ -219,9 +226,9 @@ impl Server {
         let bell = events.doorbell().try_clone();
         let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
         let device = Arc::new(make(Seams {
-            memory: Arc::clone(&recorder),
+            memory: protection.clone(),
             ggtt: table.clone(),
-            port: Arc::new(SubmitRing(Mutex::new(requests))),
+            port: submit.clone(),
             interrupts: interrupts.clone(),
             clock: alarm.clone(),
             bars: windows.clone(),
@@ -233,6 +240,7 @@ impl Server {
             domid,
             privcmd,
             memory,
+            protection,
             written,
             table,
             pause: Arc::default(),
@@ -247,10 +255,12 @@ impl Server {
         for (vcpu, channels) in (0..).zip(channels) {
             let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
-            this.start_vcpu(ioreqs, Arc::clone(&recorder), config)?;
+            this.start_vcpu(ioreqs, config)?;
         }
         let events = EventLoop {
             device: Arc::clone(&this.device),
+            protection: Arc::clone(&this.protection),
+            submit,
             alarm: Arc::clone(&this.alarm),
             ring: events,
             pause: Arc::clone(&this.pause),
@@ -264,19 +274,15 @@ impl Server {
         Ok(this)
     }
 
-    fn start_vcpu(
-        &mut self,
-        ioreqs: VcpuIoreqs,
-        memory: Arc<dyn GuestMemory>,
-        config: &ServerConfig,
-    ) -> Result<(), AttachError> {
+    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, config: &ServerConfig) -> Result<(), AttachError> {
         let name = format!("vcpu{}", ioreqs.vcpu());
         let bell = self.stop_bell.try_clone();
         let vcpu = VcpuLoop {
             ioreqs,
             device: Arc::clone(&self.device),
-            memory,
+            protection: Arc::clone(&self.protection),
             function: self.function,
+            outside: None,
             spin: Spin::new(config.spin),
             answered: Instant::now(),
             counts: Arc::clone(&self.counts),
@@ -354,6 +360,24 @@ impl Server {
         self.windows.table()
     }
 
+    /// The guest's frames that are protected for vgpud.
+    #[must_use]
+    pub fn protection(&self) -> ProtectionState {
+        self.protection.state()
+    }
+
+    /// Lets go of the guest's protected frames and protects none until
+    /// [`Self::allow_protection`]. Xen cannot log the guest's writes, as a
+    /// migration has it do, while one is protected.
+    pub fn hold_protection(&self) {
+        self.protection.end();
+    }
+
+    /// Lets frames be protected again, where Xen does that.
+    pub fn allow_protection(&self) {
+        self.protection.begin_again();
+    }
+
     /// The device and this server, for people and tools.
     ///
     /// # Errors
@@ -364,6 +388,7 @@ impl Server {
             function: self.function.to_string(),
             statistics: self.statistics(),
             ggtt: self.table(),
+            protection: self.protection(),
             device: self.device.inspect(),
         })
     }
@@ -376,8 +401,11 @@ impl Server {
     }
 
     fn release(&mut self) {
-        // First no more requests, then an answer to each there is: a vCPU
-        // must not be left waiting.
+        // While requests are still answered: a frame that stayed protected
+        // could never be written again.
+        self.protection.end();
+        // Then no more requests, then an answer to each there is: a vCPU must
+        // not be left waiting.
         if let Err(e) = self.server.set_enabled(false) {
             log::debug!("{e}");
         }

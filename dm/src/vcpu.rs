@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use guest_memory::GuestMemory;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vgpu_device::Device;
@@ -13,6 +12,7 @@ use vgpu_ring::EventBell;
 use xen_glue::{IoKind, IoRequest, Sbdf, VcpuIoreqs, VcpuIoreqsError, execute};
 
 use crate::access::Access;
+use crate::protection::Protection;
 use crate::spin::Spin;
 
 /// How long a look may last before it lets others run in between.
@@ -32,9 +32,11 @@ pub(crate) struct Counts {
 pub(crate) struct VcpuLoop {
     pub(crate) ioreqs: VcpuIoreqs,
     pub(crate) device: Arc<Device>,
-    pub(crate) memory: Arc<dyn GuestMemory>,
+    pub(crate) protection: Arc<Protection>,
     pub(crate) function: Sbdf,
     pub(crate) spin: Spin,
+    /// When the last request came, if it was a write to no window.
+    pub(crate) outside: Option<Instant>,
     /// When the last request was answered.
     pub(crate) answered: Instant,
     pub(crate) counts: Arc<Counts>,
@@ -122,18 +124,37 @@ impl VcpuLoop {
 
     fn answer(&mut self, request: &IoRequest) -> Result<(), VcpuIoreqsError> {
         self.spin.came(self.answered.elapsed());
+        let since_ns = self.since_write(request);
         let mut access = Access {
             device: &self.device,
             function: self.function,
+            protection: &self.protection,
+            since_ns,
         };
-        let data = execute(request, &mut access, &*self.memory);
+        let data = execute(request, &mut access, &*self.protection);
         if request.kind == IoKind::Invalidate {
+            self.protection.frames_left();
             self.device.memory_changed();
         }
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
         let done = self.ioreqs.complete(data);
         self.answered = Instant::now();
         done
+    }
+
+    /// Nanoseconds since the last request, if that and this are writes to no
+    /// window: what such a write costs the vCPU, or somewhat more. Else 0.
+    fn since_write(&mut self, r: &IoRequest) -> u32 {
+        let outside = r.kind == IoKind::Copy && !r.read && self.device.locate(r.addr).is_none();
+        let now = outside.then(Instant::now);
+        let before = std::mem::replace(&mut self.outside, now);
+        match (before, now) {
+            (Some(before), Some(now)) => {
+                let since = now.saturating_duration_since(before).as_nanos();
+                u32::try_from(since).unwrap_or(u32::MAX).max(1)
+            }
+            _ => 0,
+        }
     }
 
     /// Sleeps until there is an event of the vCPU or the order to stop.

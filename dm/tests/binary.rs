@@ -20,6 +20,7 @@ fn message(mode: &str) -> ToDm {
     ToDm::Start(StartDm {
         // Xen gives no domain this number.
         domid: 0x7fef,
+        gpu: "bdw".into(),
         slot: 16,
         aperture_mib: 256,
         mode: mode.to_owned(),

@@ -105,10 +105,12 @@ impl Guest {
 
     fn next_request(&mut self) -> Request {
         loop {
-            if let Some(request) = self.vgpud.requests.pop().unwrap() {
-                return request;
+            match self.vgpud.requests.pop().unwrap() {
+                // Said once, at the start.
+                Some(Request::Protection { .. }) => {}
+                Some(request) => return request,
+                None => drop(self.vgpud.requests.wait(Some(HANG)).unwrap()),
             }
-            self.vgpud.requests.wait(Some(HANG)).unwrap();
         }
     }
 }

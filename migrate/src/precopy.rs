@@ -15,6 +15,7 @@
 //! and meanwhile the threads look at those that most likely did not.
 
 mod chunk;
+mod convergence;
 mod counts;
 mod frames;
 mod queue;
@@ -35,6 +36,7 @@ use chunk::{Chunk, Done, How, Job};
 use frames::FrameSet;
 use queue::Queue;
 
+pub use convergence::Convergence;
 pub use counts::Counts;
 pub use seams::{Candidates, Carrier, Clock, Host, Namer, RealClock, Sender, Work};
 
@@ -270,16 +272,35 @@ impl Precopy {
         self.detector.footprint()
     }
 
+    /// Takes the candidates, by region.
+    fn take(&self, candidates: &dyn Candidates) -> BTreeMap<u64, FrameSet> {
+        let mut fresh: BTreeMap<u64, FrameSet> = BTreeMap::new();
+        let mut add = |region, new: &FrameSet| {
+            if *new != FrameSet::default() {
+                fresh.entry(region).or_default().add(new);
+            }
+        };
+        // Most come in a row: a region's are put together first.
+        let (mut region, mut row) = (0, FrameSet::default());
+        candidates.take(&mut |gfn| {
+            // What is no frame of the guest's is none of the target's.
+            if gfn.0 >= self.frames {
+                return;
+            }
+            if Regions::of(gfn) != region {
+                add(region, &row);
+                (region, row) = (Regions::of(gfn), FrameSet::default());
+            }
+            row.insert(gfn);
+        });
+        add(region, &row);
+        fresh
+    }
+
     /// Takes the candidates, and plans with what was seen of the last round.
     fn absorb(&mut self, host: &Host<'_>) -> Counts {
         let again = host.carrier.reads_again();
-        let mut fresh: BTreeMap<u64, FrameSet> = BTreeMap::new();
-        host.candidates.take(&mut |gfn| {
-            // What is no frame of the guest's is none of the target's.
-            if gfn.0 < self.frames {
-                fresh.entry(Regions::of(gfn)).or_default().insert(gfn);
-            }
-        });
+        let fresh = self.take(host.candidates);
         for (&region, area) in &mut self.areas {
             let new = fresh.get(&region).copied().unwrap_or_default();
             area.seen.touched = area.began.common(&new);

@@ -10,9 +10,9 @@ mod error;
 mod kept;
 mod rules;
 
-use gen8::Engine;
 use gen8::cmd::{self, mi_op};
 use gen8::irq;
+use gen8::{Engine, Platform};
 
 use crate::ggtt::NotMapped;
 use crate::switch::Effects;
@@ -75,6 +75,7 @@ enum Flow {
 
 /// The audit of one submission.
 pub struct Auditor<'a, S> {
+    gpu: &'static Platform,
     engine: Engine,
     site: &'a mut S,
     limits: AuditLimits,
@@ -87,20 +88,40 @@ pub struct Auditor<'a, S> {
     starts_certain: bool,
     /// Commands checked.
     pub commands: u64,
+    /// Where batches without privilege begin, [`MAX_STARTS`] at most.
+    pub user_batches: Vec<u64>,
+    /// Where others begin is not known.
+    pub more_user_batches: bool,
 }
 
+/// Batches without privilege that are told of. i915 starts one a request.
+const MAX_STARTS: usize = 64;
+
 impl<'a, S: Site> Auditor<'a, S> {
-    /// An audit for `engine`.
+    /// An audit for `engine` of a Broadwell.
     pub fn new(engine: Engine, site: &'a mut S, limits: AuditLimits) -> Self {
+        Self::on(&gen8::platform::BDW, engine, site, limits)
+    }
+
+    /// An audit for `engine` of `gpu`.
+    pub fn on(
+        gpu: &'static Platform,
+        engine: Engine,
+        site: &'a mut S,
+        limits: AuditLimits,
+    ) -> Self {
         Self {
+            gpu,
             engine,
             site,
             limits,
             spent: 0,
-            effects: Effects::new(engine),
+            effects: Effects::with_table(gpu.switched, engine),
             certain: true,
             starts_certain: true,
             commands: 0,
+            user_batches: Vec::new(),
+            more_user_batches: false,
         }
     }
 
@@ -110,9 +131,15 @@ impl<'a, S: Site> Auditor<'a, S> {
         self.starts_certain = false;
     }
 
+    /// What is audited comes behind the rest of a batch without privilege.
+    pub fn goes_on_in_user_batch(&mut self) {
+        self.effects.user_batch();
+    }
+
     /// What was audited since the last call does to registers.
     pub fn take_effects(&mut self) -> Effects {
-        std::mem::replace(&mut self.effects, Effects::new(self.engine))
+        let none = Effects::with_table(self.gpu.switched, self.engine);
+        std::mem::replace(&mut self.effects, none)
     }
 
     /// Audits ring contents in place. `words` are the dwords from ring
@@ -255,7 +282,8 @@ impl<'a, S: Site> Auditor<'a, S> {
         at: At,
         left: usize,
     ) -> Result<(&'static cmd::Command, u32), AuditError> {
-        let command = cmd::decode(self.engine, header).ok_or(AuditError::Unknown { header, at })?;
+        let found = self.gpu.commands.decode(self.engine, header);
+        let command = found.ok_or(AuditError::Unknown { header, at })?;
         let need = command.dwords(header);
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         if need > left {

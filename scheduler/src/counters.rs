@@ -95,6 +95,12 @@ counters! {
     bytes_copied,
     /// Privileged commands audited.
     commands,
+    /// Commands of batches without privilege scanned.
+    user_commands,
+    /// Bytes of these that had not changed since a scan before.
+    unchanged_bytes,
+    /// Scans that a limit ended.
+    scans_cut,
     /// Interrupts passed on.
     interrupts,
 }

@@ -12,18 +12,12 @@ mod claim;
 mod client;
 mod dm;
 mod events;
+mod extents;
 mod guest;
 mod migration;
 mod platform;
 mod reclaim;
 mod registry;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "called by the hooks of a save, which refuse so far"
-    )
-)]
 mod saving;
 mod server;
 mod supervisor;

@@ -136,6 +136,17 @@ impl DmaSpace {
         }
     }
 
+    /// The guest-physical address behind a bus address; `None` where no guest's
+    /// memory is.
+    #[must_use]
+    pub fn guest_address(&self, address: u64) -> Option<u64> {
+        let chunk = self.chunk(address >> CHUNK_SHIFT)?;
+        match &*read(chunk) {
+            Chunk::Guest { base, .. } => base.checked_add(address & (CHUNK_SIZE - 1)),
+            Chunk::Empty | Chunk::Own(_) => None,
+        }
+    }
+
     /// Chunks mapped now.
     #[must_use]
     pub fn mapped_chunks(&self) -> usize {

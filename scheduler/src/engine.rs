@@ -13,6 +13,7 @@
 mod drain;
 mod feed;
 mod hardware;
+mod idle;
 mod lists;
 mod progress;
 mod stop;
@@ -23,8 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use gen8::Engine;
 use gen8::csb::Descriptor;
+use gen8::{Engine, Platform};
 use vgpu_config::Share;
 use vgpu_ring::FaultReason;
 
@@ -35,9 +36,10 @@ use crate::policy::{Policy, RunLimit};
 use crate::switch::{RegisterFile, SwitchMode, Switcher};
 use crate::sync::lock;
 use crate::trace::{Trace, What};
-use crate::workload::Workload;
+use crate::workload::{Interrupted, Workload};
 pub use drain::Runs;
 pub use hardware::{BringUpError, Hardware, ResetFailed};
+pub use idle::{IdleContext, IdleError};
 use lists::Lists;
 pub use view::EngineView;
 
@@ -53,8 +55,10 @@ pub enum Outcome {
         /// The header of the command last executed.
         ipehr: u32,
     },
-    /// Its vGPU no longer wants it.
+    /// Its vGPU no longer wants it, or it did not begin.
     Cancelled,
+    /// It was taken off before its end, and can go on from there.
+    Interrupted(Interrupted),
 }
 
 /// The vGPU behind a workload, as an engine sees it.
@@ -95,8 +99,10 @@ struct Loaded {
     ran: Duration,
     began: bool,
     ended: bool,
-    /// Its vGPU no longer wants it.
+    /// It is to be taken off.
     unwanted: bool,
+    /// It will not go on then: its vGPU no longer wants it.
+    cancelled: bool,
     /// Interrupts that it or another one raised.
     carried: u16,
     /// They have waited for the next look once.
@@ -179,6 +185,7 @@ impl State {
 pub struct EngineUnit {
     engine: Engine,
     hardware: Hardware,
+    idle: IdleContext,
     clock: Arc<dyn Clock>,
     limit: RunLimit,
     trace: Arc<Trace>,
@@ -216,24 +223,28 @@ pub struct Common {
     pub trace: Arc<Trace>,
     /// Wakes the interrupt thread.
     pub line: Arc<Line>,
+    /// What the GPU is.
+    pub gpu: &'static Platform,
 }
 
 impl EngineUnit {
     /// An engine that was brought up.
     #[must_use]
-    pub fn new(hardware: Hardware, common: Common) -> Self {
+    pub fn new(hardware: Hardware, idle: IdleContext, common: Common) -> Self {
         let Common {
             clock,
             limit,
             mode,
             trace,
             line,
+            gpu,
         } = common;
         let engine = hardware.engine();
         let now = clock.now();
         Self {
             engine,
             hardware,
+            idle,
             limit,
             trace,
             totals: EngineCounters::default(),
@@ -250,7 +261,7 @@ impl EngineUnit {
                 timed: None,
                 counted: now,
                 waits_behind: None,
-                switcher: Switcher::new(engine, mode),
+                switcher: Switcher::with_table(gpu.switched, engine, mode),
                 owner: None,
                 told: VecDeque::new(),
                 tag: 0,

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use gen8::Engine;
 use vgpu_config::Share;
 
+use crate::complaint::Complaint;
 use crate::counters::CounterValues;
 use crate::engine::EngineView;
-use crate::ppgtt::TableCounts;
+use crate::ppgtt::{ShadowMode, TableCounts};
 use crate::registers::Accesses;
 use crate::vgpu::MemoryView;
 use crate::windows::{ShareCounts, WindowCounts};
@@ -54,14 +55,19 @@ pub struct VgpuView {
     pub chunks: usize,
     /// Its shadow tables.
     pub tables: TableCounts,
+    /// How its page tables are followed.
+    pub shadow: ShadowMode,
     /// Its part of the physical global table.
     pub windows: ShareCounts,
     /// What vgpud holds for it.
     pub memory: MemoryView,
     /// Events its device model has not taken.
     pub events_waiting: usize,
-    /// The last refusals, oldest first.
-    pub refusals: Vec<String>,
+    /// Contexts that were refused, the last ones, oldest first.
+    pub refusals: Vec<Complaint>,
+    /// What batches without privilege held that has no place there, likewise.
+    /// They ran.
+    pub noticed: Vec<Complaint>,
     /// Engine by engine.
     pub engines: Vec<LaneView>,
 }

@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod clock;
+pub mod complaint;
 pub mod counters;
 pub mod dma;
 pub mod engine;
@@ -20,8 +21,10 @@ pub mod kept;
 pub mod policy;
 pub mod ppgtt;
 pub mod qmp;
+pub mod reading;
 pub mod registers;
 pub mod saved;
+pub mod scan;
 pub mod scheduler;
 pub mod switch;
 pub mod sync;

@@ -11,7 +11,10 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
+use vgpu_config::Gpu;
 use vgpu_confine::Seccomp;
+use vgpu_sched::ppgtt::ShadowMode;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
@@ -29,8 +32,9 @@ struct Args {
     #[arg(long)]
     dm: Option<PathBuf>,
 
-    /// The GPU.
-    #[arg(long, value_enum, default_value = "softgpu")]
+    /// What the GPU is, and so every guest's: bdw or kbl. The only GPU there is
+    /// now is a software one in this process.
+    #[arg(long, value_enum, default_value = "bdw")]
     gpu: GpuKind,
 
     /// Seconds a device model may take to attach to its guest.
@@ -41,6 +45,11 @@ struct Args {
     /// off by a reset of its context, and its guest is told.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     run_limit: u64,
+
+    /// Milliseconds a guest may stand still when it is migrated. When more is
+    /// expected, it is not stopped for long: it goes on here.
+    #[arg(long, default_value_t = 500, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    downtime_limit: u64,
 
     /// How an engine's registers go from one vGPU to the next: full, no-readback,
     /// merged, delta-previous or delta-image. All but the last are there to be
@@ -62,6 +71,18 @@ struct Args {
     #[arg(long)]
     unconfined: bool,
 
+    /// How guests' page tables are followed: strict, each write to one
+    /// trapped; lazy, each compared at submissions; adaptive, each whichever
+    /// way is cheaper. Where Xen cannot trap writes, it is lazy.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    shadow: ShadowMode,
+
+    /// What is done about batches that guests' users submit: off, note or refuse.
+    /// Noting names what has no place in them to whoever inspects the vGPU;
+    /// refusing stops the context. No safety rests on either.
+    #[arg(long, default_value_t, value_name = "MODE")]
+    scan: ScanMode,
+
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
     state_dir: PathBuf,
@@ -70,8 +91,19 @@ struct Args {
 /// The GPUs there are.
 #[derive(Clone, Copy, ValueEnum)]
 enum GpuKind {
-    /// A software Gen8 GPU in this process.
-    Softgpu,
+    /// Broadwell GT2.
+    Bdw,
+    /// Kaby Lake GT2.
+    Kbl,
+}
+
+impl From<GpuKind> for Gpu {
+    fn from(kind: GpuKind) -> Self {
+        match kind {
+            GpuKind::Bdw => Self::Bdw,
+            GpuKind::Kbl => Self::Kbl,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -108,15 +140,15 @@ fn run(args: Args) -> anyhow::Result<()> {
             seccomp: args.dm_seccomp,
         });
     }
-    let GpuKind::Softgpu = args.gpu;
     let config = Config {
         run_limit: Duration::from_secs(args.run_limit),
         switch_mode: args.switch_mode,
         ..Config::default()
     };
-    let platform = XenPlatform::open(&config)?;
+    let platform = XenPlatform::open(args.gpu.into(), config, args.scan, args.shadow)?;
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
+        downtime: Duration::from_millis(args.downtime_limit),
         ..Limits::default()
     };
     let daemon = Daemon::start(

@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use vgpu_config::Share;
 
+pub(crate) use bucket::Bucket;
 use claim::{Claim, State};
 use class::{Class, Place, UNIT, Virtual};
 use hold::Hold;

@@ -1,28 +1,44 @@
-//! Shadows of the guests' per-process page tables, kept lazily.
+//! Shadows of the guests' per-process page tables.
 //!
 //! The GPU walks tables of ours. Each stands for one guest table page at
 //! one level and keeps a private copy of the entries it was made from. At a
-//! submission every table reachable from the context's root is read once
-//! and compared with its copy; what changed is translated. Children are
-//! found from the copy, so a guest that changes a table meanwhile changes
-//! nothing we decided.
+//! submission every table reachable from the context's root is brought up to
+//! date: read once and compared with its copy, and what changed is
+//! translated. Children are found from the copy, so a guest that changes a
+//! table meanwhile changes nothing we decided.
+//!
+//! A page that the device model has write-protected need not be compared
+//! while everything it announced has been told. See docs/shadow-tables.md for
+//! the order of things in each mode.
 //!
 //! A table is freed only while no workload of its vGPU is at the GPU: until
 //! then the GPU may still hold a cached way to it.
 
+mod compare;
 mod entry;
+mod lookup;
 mod tables;
+mod told;
+mod tracking;
+mod watch;
+mod written;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Instant;
 
-use gen8::pte::{ENTRIES, Level};
-use guest_memory::{Gfn, PAGE_SIZE};
+use gen8::pte::Level;
+use guest_memory::Gfn;
 
 use crate::dma::{GuestMap, HostPages, OutOfPages};
 use crate::sync::lock;
-use entry::Entry;
-use tables::{Id, Root, Tables};
+use tables::{Root, Tables};
+pub use told::Changes;
+pub use tracking::{Costs, Ledger, ShadowMode, UnknownMode};
+pub use watch::Order;
+use watch::Orders;
+pub use written::Frames;
+use written::Reach;
 
 /// How many tables one guest may have shadowed.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +60,17 @@ impl Default for TableLimits {
     }
 }
 
+/// How the tables of a vGPU are followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShadowConfig {
+    /// The way.
+    pub mode: ShadowMode,
+    /// What things cost at first.
+    pub costs: Costs,
+    /// The costs stay as they are; else they are measured.
+    pub fixed_costs: bool,
+}
+
 /// Entries without memory that a submission looks for. Each costs an attempt
 /// to map it, and a guest can have two million; the removal of its vGPU waits
 /// for all of them. Those above stay unmapped and are tried the next time.
@@ -57,6 +84,13 @@ pub enum ShadowError {
     TooMany {
         /// The limit.
         max: usize,
+    },
+    /// A table that the host cannot map now: it is paged out and did not come
+    /// back in time, say.
+    #[error("the page table at {gfn} cannot be read: the host cannot map it now")]
+    Away {
+        /// Where the guest has it.
+        gfn: Gfn,
     },
     /// No memory for a shadow.
     #[error(transparent)]
@@ -72,6 +106,22 @@ pub struct TableCounts {
     pub roots: usize,
     /// Guest table pages read and compared.
     pub compared: u64,
+    /// Table pages that a submission reached and that were not compared:
+    /// each of their writes had been told.
+    pub spared: u64,
+    /// Table pages compared though they are protected: something announced
+    /// had not been told.
+    pub doubted: u64,
+    /// Writes told.
+    pub traps: u64,
+    /// Table pages that the device model was asked to protect.
+    pub protects: u64,
+    /// Table pages that it was asked to protect no longer.
+    pub unprotects: u64,
+    /// Table pages that it could not protect.
+    pub refused: u64,
+    /// Table pages protected now.
+    pub protected: usize,
     /// Entries that had changed.
     pub translated: u64,
     /// Tables freed.
@@ -83,21 +133,35 @@ pub struct ShadowTables {
     map: Arc<GuestMap>,
     pages: Arc<HostPages>,
     limits: TableLimits,
+    config: ShadowConfig,
     inner: Mutex<Tables>,
+    changes: OnceLock<Changes>,
     /// Roots whose pins were dropped and are not yet counted. Pins are
     /// dropped on the interrupt thread, which must not wait for a guest's
     /// tables to be compared.
-    dropped: Mutex<Vec<Gfn>>,
+    dropped: Mutex<Vec<(Gfn, u64)>>,
 }
 
 impl ShadowTables {
-    /// No table yet.
+    /// No table yet, to be followed as is usual.
     #[must_use]
     pub fn new(map: Arc<GuestMap>, pages: Arc<HostPages>, limits: TableLimits) -> Arc<Self> {
+        Self::followed(map, pages, limits, ShadowConfig::default())
+    }
+
+    /// No table yet, to be followed as `config` says.
+    #[must_use]
+    pub fn followed(
+        map: Arc<GuestMap>,
+        pages: Arc<HostPages>,
+        limits: TableLimits,
+        config: ShadowConfig,
+    ) -> Arc<Self> {
         Arc::new(Self {
             map,
             pages,
             limits,
+            config,
             inner: Mutex::new(Tables {
                 tables: Vec::new(),
                 free: Vec::new(),
@@ -106,8 +170,14 @@ impl ShadowTables {
                 pass: 0,
                 pins: 0,
                 misses: 0,
+                heard: 0,
+                behind: true,
+                orders: Orders::new(limits.max),
+                costs: config.costs,
+                reach: Reach::default(),
                 counts: TableCounts::default(),
             }),
+            changes: OnceLock::new(),
             dropped: Mutex::default(),
         })
     }
@@ -116,14 +186,16 @@ impl ShadowTables {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         let mut inner = lock(&self.inner);
         // At most one for each of the vGPU's workloads, and those are few.
-        for root in std::mem::take(&mut *lock(&self.dropped)) {
+        for (root, pin) in std::mem::take(&mut *lock(&self.dropped)) {
+            inner.reach.arrive(pin);
             inner.unpin(root);
         }
         inner
     }
 
     /// Brings the shadow of the tables under `root` up to date and keeps it
-    /// until the pin is dropped.
+    /// until the pin is dropped. What says that there is something to run, the
+    /// ring's tail, was read before.
     ///
     /// # Errors
     /// [`ShadowError`]; the guest's other roots stay as they are.
@@ -134,8 +206,14 @@ impl ShadowTables {
         }
         inner.pass += 1;
         inner.misses = 0;
-        let before = inner.counts.compared;
+        inner.behind = self.behind(&inner);
+        let before = (inner.counts.compared, inner.counts.translated);
+        let start = Instant::now();
         let synced = self.sync(&mut inner, root, Level::Pml4);
+        if inner.counts.translated == before.1 && !self.config.fixed_costs {
+            let compared = inner.counts.compared - before.0;
+            inner.costs.measure_compare(start.elapsed(), compared);
+        }
         let id = match synced {
             Ok(id) => id,
             Err(e) => {
@@ -157,11 +235,13 @@ impl ShadowTables {
         entry.pins += 1;
         entry.doomed = false;
         inner.pins += 1;
+        let number = inner.reach.depart(root);
         let bus = inner.table(id).map_or(0, |t| t.page.bus());
-        let compared = inner.counts.compared - before;
+        let compared = inner.counts.compared - before.0;
         Ok(RootPin {
             tables: Arc::clone(self),
             root,
+            number,
             bus,
             compared,
         })
@@ -194,9 +274,25 @@ impl ShadowTables {
             std::mem::forget(std::mem::take(&mut inner.tables));
         }
         inner.roots.clear();
+        inner.reach.forget();
         inner.sweep();
         inner.by_key.clear();
+        inner.orders.forget();
         abandoned
+    }
+
+    /// Has it recorded what work may write, or no longer. What is at the GPU
+    /// now may be writing already.
+    pub fn track(&self, on: bool) {
+        self.tables().track(on);
+    }
+
+    /// Pages that work may have written since the last call, or since
+    /// [`ShadowTables::track`]. Work that is still at the GPU may write more,
+    /// and counts again the next time.
+    #[must_use]
+    pub fn written(&self) -> Frames {
+        self.tables().written()
     }
 
     /// Counts for inspection.
@@ -206,113 +302,9 @@ impl ShadowTables {
         TableCounts {
             tables: inner.live(),
             roots: inner.roots.len(),
+            protected: inner.protected(),
             ..inner.counts
         }
-    }
-
-    /// Finds or makes the shadow of a table and compares it.
-    fn sync(&self, inner: &mut Tables, gfn: Gfn, level: Level) -> Result<Id, ShadowError> {
-        let id = match inner.by_key.get(&(gfn, level)) {
-            Some(&id) => id,
-            None => inner.create(gfn, level, &self.pages, self.limits.max)?,
-        };
-        self.compare(inner, id)?;
-        Ok(id)
-    }
-
-    /// Compares one table and everything below it, each once a pass. The
-    /// level falls with each step, so a table that names itself ends too.
-    fn compare(&self, inner: &mut Tables, id: Id) -> Result<(), ShadowError> {
-        let pass = inner.pass;
-        let Some(table) = inner.table_mut(id) else {
-            return Ok(());
-        };
-        if table.checked == pass {
-            return Ok(());
-        }
-        table.checked = pass;
-        let retry = std::mem::take(&mut table.unresolved);
-        let new = self.read(table.key.0);
-        let same = *table.copy == new;
-        let leaf = table.children.is_empty();
-        inner.counts.compared += 1;
-        if same && leaf && !retry {
-            return Ok(());
-        }
-        let mut visited = None;
-        for (i, &new) in new.iter().enumerate() {
-            let Some(table) = inner.table(id) else {
-                break;
-            };
-            if table.copy[i] != new {
-                inner.counts.translated += 1;
-            } else if let Some(child) = table.children.get(i).copied().flatten() {
-                // Unused ranges name one scratch table over and over.
-                if visited != Some(child) {
-                    self.compare(inner, child)?;
-                    visited = Some(child);
-                }
-                continue;
-            } else if !retry || new & gen8::pte::PRESENT == 0 {
-                continue;
-            }
-            self.translate(inner, id, i, new)?;
-        }
-        Ok(())
-    }
-
-    /// The entries of a guest table, read once. One the guest has no memory
-    /// for maps nothing.
-    fn read(&self, gfn: Gfn) -> [u64; ENTRIES] {
-        let mut bytes = [0; PAGE_SIZE];
-        let mut entries = [0; ENTRIES];
-        let read = gfn
-            .address()
-            .is_some_and(|gpa| self.map.read(gpa, &mut bytes).is_ok());
-        if read {
-            for (e, raw) in entries.iter_mut().zip(bytes.as_chunks::<8>().0) {
-                *e = u64::from_le_bytes(*raw);
-            }
-        }
-        entries
-    }
-
-    /// Makes entry `i` of a shadow stand for the guest's `new`.
-    fn translate(&self, inner: &mut Tables, id: Id, i: usize, new: u64) -> Result<(), ShadowError> {
-        let Some(level) = inner.table(id).map(|t| t.key.1) else {
-            return Ok(());
-        };
-        let mut child = None;
-        let mut unresolved = false;
-        let shadow = match Entry::read(new, level) {
-            Entry::Nothing => 0,
-            Entry::Table { gfn, below, flags } => {
-                let at = self.sync(inner, gfn, below)?;
-                child = Some(at);
-                inner.table(at).map_or(0, |t| t.page.bus() | flags)
-            }
-            Entry::Page { gfn, flags } | Entry::Large { gfn, flags } => {
-                let found = if inner.misses < MAX_MISSES {
-                    self.map.bus(gfn)
-                } else {
-                    None
-                };
-                if found.is_none() {
-                    inner.misses += 1;
-                    unresolved = true;
-                }
-                found.map_or(0, |bus| bus | flags)
-            }
-        };
-        if let Some(table) = inner.table_mut(id) {
-            table.page.write_u64(i * 8, shadow);
-            table.copy[i] = new;
-            table.unresolved |= unresolved;
-            if let Some(c) = table.children.get_mut(i) {
-                *c = child;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -320,6 +312,7 @@ impl ShadowTables {
 pub struct RootPin {
     tables: Arc<ShadowTables>,
     root: Gfn,
+    number: u64,
     bus: u64,
     /// Guest table pages read for it.
     pub compared: u64,
@@ -331,11 +324,16 @@ impl RootPin {
     pub const fn bus(&self) -> u64 {
         self.bus
     }
+
+    /// The workload is shown these pages in the global table as well.
+    pub fn shows(&self, frames: Vec<Gfn>) {
+        self.tables.tables().reach.show(self.number, frames);
+    }
 }
 
 impl Drop for RootPin {
     fn drop(&mut self) {
-        lock(&self.tables.dropped).push(self.root);
+        lock(&self.tables.dropped).push((self.root, self.number));
     }
 }
 

@@ -139,7 +139,9 @@ impl Saved {
         }
         let scheduler: SchedulerV1 =
             from_slice(body(Name::SCHEDULER)?).map_err(json(Name::SCHEDULER))?;
-        scheduler.check()?;
+        if let Some(gpu) = gen8::Platform::named(&host.gpu) {
+            scheduler.check(gpu)?;
+        }
         Ok(Self {
             host,
             device: device.to_vec(),

@@ -5,20 +5,23 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gen8::Engine;
+use gen8::{Engine, Platform};
 use gpu_bus::Gpu;
 use guest_memory::{GuestMemory, WrittenPages};
 use vgpu_config::Share;
-use vgpu_ring::Request;
+use vgpu_ring::{Request, TableChanges};
 
 use crate::clock::{Clock, Monotonic};
 use crate::dma::{DmaSpace, HostPages, OutOfPages};
-use crate::engine::{BringUpError, Common, EngineUnit, EngineView, Hardware};
+use crate::engine::{
+    BringUpError, Common, EngineUnit, EngineView, Hardware, IdleContext, IdleError,
+};
 use crate::events::EventSink;
 use crate::ggtt::GuestGgtt;
 use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
 use crate::interrupt::{self, Line};
 use crate::policy::RunLimit;
+use crate::ppgtt::Frames;
 use crate::registers::Registers;
 use crate::switch::SwitchMode;
 use crate::sync::lock;
@@ -29,6 +32,8 @@ use crate::windows::Windows;
 /// What can be chosen about the scheduler.
 #[derive(Clone)]
 pub struct Config {
+    /// What the GPU is, and so are the vGPUs.
+    pub gpu: &'static Platform,
     /// How long a workload may hold an engine.
     pub run_limit: Duration,
     /// Pages of 4 KiB for shadow tables, shadow rings and the like.
@@ -44,6 +49,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            gpu: Default::default(),
             run_limit: Duration::from_secs(10),
             // 1 GiB; taken in pieces of 2 MiB as needed.
             own_pages: 1 << 18,
@@ -63,6 +69,9 @@ pub enum SchedulerError {
     /// An engine did not come up.
     #[error(transparent)]
     BringUp(#[from] BringUpError),
+    /// No context to take others off with.
+    #[error(transparent)]
+    Idle(#[from] IdleError),
     /// No thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -76,6 +85,7 @@ pub enum SchedulerError {
 
 /// What vGPUs share.
 pub(crate) struct Shared {
+    pub gpu: &'static Platform,
     pub dma: Arc<DmaSpace>,
     pub pages: Arc<HostPages>,
     pub windows: Arc<Windows>,
@@ -116,6 +126,7 @@ impl Scheduler {
             mode: config.switch_mode,
             trace: Arc::clone(&trace),
             line: Arc::clone(&line),
+            gpu: config.gpu,
         };
         let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
             let hardware = Hardware::bring_up(
@@ -125,7 +136,8 @@ impl Scheduler {
                 pages.allocate()?,
                 Arc::clone(&reset),
             )?;
-            Ok(EngineUnit::new(hardware, common.clone()))
+            let idle = IdleContext::new(config.gpu, engine, &pages, &windows)?;
+            Ok(EngineUnit::new(hardware, idle, common.clone()))
         };
         interrupt::disable(&gpu);
         let engines = Arc::new([
@@ -151,6 +163,7 @@ impl Scheduler {
             gpu,
             line,
             shared: Arc::new(Shared {
+                gpu: config.gpu,
                 dma,
                 pages,
                 windows,
@@ -184,7 +197,7 @@ impl Scheduler {
         }
         let restored = config.restored.take();
         if let Some(saved) = &restored {
-            saved.check()?;
+            saved.check(self.shared.gpu)?;
         }
         let vgpu = Vgpu::new(Arc::clone(&self.shared), config, memory, table, events)?;
         if let Some(saved) = &restored {
@@ -286,6 +299,24 @@ impl Handle {
     /// now on.
     pub fn set_share(&self, share: Share) {
         self.vgpu.set_share(share);
+    }
+
+    /// Where the device model counts changes of protected page tables. To be
+    /// given before its first request; without it none is relied on.
+    pub fn count_changes(&self, changes: TableChanges) {
+        self.vgpu.count_changes(changes);
+    }
+
+    /// Has it recorded what work at the GPU may write, or no longer.
+    pub fn track(&self, on: bool) {
+        self.vgpu.track(on);
+    }
+
+    /// Frames that work at the GPU may have written since the last call, or
+    /// since [`Handle::track`].
+    #[must_use]
+    pub fn reached(&self) -> Frames {
+        self.vgpu.reached()
     }
 
     /// Stops giving the GPU work of this vGPU, takes back what has not begun,

@@ -26,13 +26,14 @@ pub use handover::{MAX_PROLOGUE, prologue_commands};
 pub use mode::{SwitchMode, UnknownMode};
 pub use switcher::{SwitchCost, Switcher};
 
-use gen8::{Engine, switched};
+use gen8::Engine;
+use gen8::switched::Table;
 
-/// The engine whose switch carries the register at `offset` over, if a guest
-/// may set it.
+/// The engine whose switch carries the register of `table` at `offset` over,
+/// if a guest may set it.
 #[must_use]
-pub fn engine_of(offset: u32) -> Option<Engine> {
-    let found = switched::find(offset).filter(|s| !s.is_volatile());
+pub fn engine_of(table: &Table, offset: u32) -> Option<Engine> {
+    let found = table.find(offset).filter(|s| !s.is_volatile());
     found.map(|s| s.row.engine)
 }
 

@@ -5,9 +5,9 @@ mod lane;
 mod memory;
 mod run;
 mod saving;
+mod tracked;
 mod worker;
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -17,22 +17,21 @@ use guest_memory::{Gfn, GuestMemory};
 use vgpu_config::Share;
 use vgpu_ring::{Event, FaultReason, Request};
 
+use crate::complaint::Complaints;
 use crate::counters::{CounterValues, Counters};
 use crate::dma::GuestMap;
 use crate::events::{EventSink, Outbox};
 use crate::ggtt::GuestGgtt;
-use crate::ppgtt::ShadowTables;
+use crate::ppgtt::{Frames, ShadowTables};
+use crate::scan::Scanner;
 use crate::scheduler::Shared;
 use crate::switch::RegisterFile;
 use crate::sync::lock;
 pub use config::{VgpuConfig, VgpuError};
 use lane::{Element, Lane, LoadError, Shadows};
 pub use memory::MemoryView;
-pub use saving::{BadScheduler, Drained, EngineV1, SchedulerV1, StillRuns};
+pub use saving::{BadScheduler, Drained, EngineV1, InterruptedV1, SchedulerV1, StillRuns};
 use worker::Worker;
-
-/// Refusals kept for inspection.
-const REFUSALS: usize = 16;
 
 struct LaneSlot {
     /// Locked while an element is prepared; before the lane.
@@ -52,7 +51,13 @@ pub struct Vgpu {
     tables: Arc<ShadowTables>,
     lanes: [LaneSlot; Engine::COUNT],
     outbox: Mutex<Outbox>,
-    refusals: Mutex<VecDeque<String>>,
+    /// Held while orders of the tables are passed on: they stay in order.
+    ordering: Mutex<()>,
+    /// Contexts that were not run.
+    refusals: Mutex<Complaints>,
+    /// What their batches without privilege held.
+    noticed: Mutex<Complaints>,
+    scanner: Scanner,
     failed: OnceLock<VgpuError>,
     removed: AtomicBool,
     worker: Worker,
@@ -67,7 +72,10 @@ impl Vgpu {
         events: Box<dyn EventSink>,
     ) -> std::io::Result<Arc<Self>> {
         let map = Arc::new(GuestMap::new(Arc::clone(&shared.dma), memory, config.map));
-        let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&shared.pages), config.tables);
+        let switched = shared.gpu.switched;
+        let pages = Arc::clone(&shared.pages);
+        let tables = ShadowTables::followed(Arc::clone(&map), pages, config.tables, config.shadow);
+        let scanner = Scanner::new(shared.gpu, config.scan, config.scan_limits);
         let vgpu = Arc::new(Self {
             share: Mutex::new(config.share),
             config,
@@ -79,10 +87,13 @@ impl Vgpu {
                 shadows: Mutex::default(),
                 lane: Mutex::default(),
                 counters: Counters::default(),
-                registers: Arc::new(Mutex::new(RegisterFile::new(engine))),
+                registers: Arc::new(Mutex::new(RegisterFile::with_table(switched, engine))),
             }),
             outbox: Mutex::new(Outbox::new(events)),
+            ordering: Mutex::default(),
             refusals: Mutex::default(),
+            noticed: Mutex::default(),
+            scanner,
             failed: OnceLock::new(),
             removed: AtomicBool::new(false),
             worker: Worker::default(),
@@ -120,15 +131,26 @@ impl Vgpu {
             }
             Request::WriteRegister { offset, value } => {
                 // What no switch carries over is the device model's affair.
-                if let Some(engine) = crate::switch::engine_of(offset) {
+                if let Some(engine) = crate::switch::engine_of(self.shared.gpu.switched, offset) {
                     lock(&self.slot(engine).registers).write(offset, value);
                 }
             }
             // Tables are followed from the contexts that use them.
             Request::CreatePageTable { .. } => {}
-            Request::DestroyPageTable { root } => self.tables.destroy(Gfn::containing(root)),
-            Request::InvalidateMemory => self.map.invalidate(),
+            Request::DestroyPageTable { root } => {
+                self.tables.destroy(Gfn::containing(root));
+                self.give_orders();
+            }
+            Request::InvalidateMemory => {
+                self.map.invalidate();
+                self.tables.frames_changed();
+            }
             Request::Ping { token } => self.push(Event::Pong { token }),
+            Request::Protection { .. }
+            | Request::Protected { .. }
+            | Request::TableWrite { .. }
+            | Request::TableReleased { .. }
+            | Request::WritesMissed { .. } => self.tracked(request),
         }
         self.usable()
     }
@@ -263,6 +285,16 @@ impl Vgpu {
         *lock(&self.outbox) = Outbox::new(Box::new(Nowhere));
     }
 
+    /// Has it recorded what work at the GPU may write, or no longer.
+    pub(crate) fn track(&self, on: bool) {
+        self.tables.track(on);
+    }
+
+    /// What work at the GPU may have written since the last call.
+    pub(crate) fn reached(&self) -> Frames {
+        self.tables.written()
+    }
+
     /// Changes what it gets of the GPU's time, on every engine.
     pub(crate) fn set_share(&self, share: Share) {
         *lock(&self.share) = share;
@@ -299,17 +331,20 @@ impl Vgpu {
         // be held to its end, and an engine asks for the share under its own.
         let share = *lock(&self.share);
         let events_waiting = lock(&self.outbox).waiting();
-        let refusals = lock(&self.refusals).iter().cloned().collect();
+        let refusals = lock(&self.refusals).list();
+        let noticed = lock(&self.noticed).list();
         crate::inspect::VgpuView {
             id: self.id(),
             failed: self.failed.get().map(ToString::to_string),
             share,
             chunks: self.map.chunks(),
+            shadow: self.config.shadow.mode,
             tables: self.tables.counts(),
             windows: self.shared.windows.share(self.id()),
             memory: self.memory(),
             events_waiting,
             refusals,
+            noticed,
             engines: Engine::ALL.map(|engine| self.lane_view(engine)).into(),
         }
     }

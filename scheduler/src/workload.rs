@@ -7,6 +7,7 @@
 mod buffers;
 mod error;
 mod image;
+mod interrupted;
 mod shadow;
 mod site;
 
@@ -14,18 +15,20 @@ use std::sync::Arc;
 
 use gen8::cmd::mi_op;
 use gen8::csb::Descriptor;
-use gen8::{Engine, lrc};
+use gen8::{Engine, Platform, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
 
 use crate::audit::{AuditLimits, Auditor};
 use crate::dma::{GuestMap, HostPage, HostPages};
 use crate::ggtt::{GuestGgtt, NotMapped, translate};
 use crate::ppgtt::{RootPin, ShadowTables};
+use crate::scan::{AddressSpace, Finding, Report, Scan, ScanMode};
 use crate::switch::Effects;
 use crate::windows::{Key, Pin, What, Windows, entry};
 pub use error::PrepareError;
 pub use image::ImageError;
 use image::{Image, Ring};
+pub use interrupted::{InBatch, Interrupted, idle_page};
 pub use shadow::Shadow;
 use shadow::{ShadowRing, read_ring, write_ring};
 use site::Placed;
@@ -33,6 +36,8 @@ pub use site::WorkloadSite;
 
 /// What a workload is made from.
 pub struct Source<'a> {
+    /// What its GPU is.
+    pub gpu: &'static Platform,
     /// The vGPU's id.
     pub vgpu: u64,
     /// Its memory.
@@ -47,6 +52,8 @@ pub struct Source<'a> {
     pub pages: &'a Arc<HostPages>,
     /// What the audit may cost.
     pub limits: AuditLimits,
+    /// Who looks at batches without privilege.
+    pub scan: Option<Scan<'a>>,
 }
 
 /// What preparing cost.
@@ -58,6 +65,12 @@ pub struct Cost {
     pub bytes: u64,
     /// Privileged commands audited.
     pub commands: u64,
+    /// Commands of batches without privilege looked at.
+    pub user_commands: u64,
+    /// Bytes of such batches that had been looked at before.
+    pub unchanged: u64,
+    /// A limit ended that.
+    pub cut: bool,
 }
 
 /// An element ready to run. It keeps everything the GPU will touch; dropping
@@ -71,6 +84,8 @@ pub struct Workload {
     pub effects: Effects,
     /// What it cost so far.
     pub cost: Cost,
+    /// What has no place in its batches without privilege.
+    pub findings: Vec<Finding>,
     /// For whoever made it: which shadow it runs from.
     pub shadow: usize,
     registers: Arc<HostPage>,
@@ -78,8 +93,10 @@ pub struct Workload {
     loaded: Vec<u8>,
     /// Where the guest has its register page.
     guest_registers: u64,
-    /// Where the guest's ring ends, for the head it is told.
-    guest_tail: u32,
+    /// The guest's ring.
+    guest_ring: Ring,
+    /// It began before, and the register page says where it goes on.
+    resumes: bool,
     held: Option<Held>,
 }
 
@@ -104,7 +121,8 @@ pub enum Element {
 /// Bytes of the image a GPU keeps for itself in the register page.
 const PRIVATE_BYTES: usize = lrc::PRIVATE * 4;
 
-/// Makes `descriptor` ready to run on `engine`.
+/// Makes `descriptor` ready to run on `engine`. One that was interrupted in
+/// its ring or in a batch goes on there: `resumed`.
 ///
 /// # Errors
 /// [`PrepareError`]; nothing is held then.
@@ -113,6 +131,7 @@ pub fn prepare(
     shadow: &mut Shadow,
     engine: Engine,
     descriptor: Descriptor,
+    resumed: Option<Option<InBatch>>,
 ) -> Result<Element, PrepareError> {
     // Bit 8 clear would run everything in the global table
     // (Linux gt/intel_lrc.h:GEN8_CTX_PRIVILEGE).
@@ -127,7 +146,7 @@ pub fn prepare(
 
     // The image: where the guest has each page of it.
     let first = descriptor.lrca() >> 12;
-    let frames = image_frames(source.table, first, engine.context_pages())?;
+    let frames = image_frames(source.table, first, source.gpu.image(engine).pages)?;
     let register_index = usize::try_from(lrc::REGISTER_PAGE).unwrap_or(usize::MAX);
     let address = descriptor.register_page();
     let gfn = frames.get(register_index).copied().unwrap_or_default();
@@ -138,9 +157,10 @@ pub fn prepare(
         .map
         .read(guest_registers, &mut bytes)
         .map_err(|e| NotMapped::unread(address, gfn, &e))?;
-    let mut image = Image::new(engine, &bytes);
+    let mut image = Image::new(source.gpu, engine, &bytes);
     let ring = image.ring()?;
-    if ring.head == ring.tail {
+    let in_batch = resumed.flatten();
+    if ring.head == ring.tail && in_batch.is_none() {
         return Ok(Element::Empty);
     }
 
@@ -148,38 +168,52 @@ pub fn prepare(
     let mut words = vec![0; usize::try_from(ring.pending() / 4).unwrap_or(0)];
     read_ring(source, &ring, &mut words)?;
     let mut site = WorkloadSite::with_buffers(source, &mut shadow.buffers);
-    let mut auditor = Auditor::new(engine, &mut site, source.limits);
-    if shadow.unaudited {
+    let mut auditor = Auditor::on(source.gpu, engine, &mut site, source.limits);
+    if shadow.unaudited || resumed.is_some() {
         auditor.may_be_predicated();
+    }
+    if in_batch.is_some() {
+        auditor.goes_on_in_user_batch();
     }
     auditor.ring(&mut words, ring.head, ring.size)?;
     let in_ring = auditor.take_effects();
-    if engine == Engine::Rcs {
+    if source.gpu.image(engine).runs_at_restore() {
         image.audit_batches(&mut auditor)?;
     }
     let effects = auditor.take_effects().then(&in_ring);
     shadow.unaudited |= effects.ran_user_batches();
     let commands = auditor.commands;
+    let starts = std::mem::take(&mut auditor.user_batches);
+    let unfollowed = auditor.more_user_batches;
     let WorkloadSite {
         pins: named,
         placed,
+        mut shown,
         bytes: fetched,
         ..
     } = site;
     let mut pins: Vec<Pin> = named.into_values().collect();
 
     // The shadow ring.
-    let shadow_ring = write_ring(source, shadow, &ring, &words)?;
+    let mut shadow_ring = write_ring(source, shadow, &ring, &words)?;
+    if words.is_empty() {
+        // Only the batch is left; a ring without commands is for nothing else.
+        shadow_ring.move_tail();
+    }
     image.set_ring(shadow_ring.pin.address(), &shadow_ring);
 
     // The tables.
     let root = source.tables.pin(image.root())?;
     image.set_root(root.bus());
+    let report = scan(source, engine, &root, &starts)?;
 
     // The register page, and the window that shows the image.
     let registers = shadow.registers(source.pages)?;
     let restore_inhibit = image.control();
     image.no_batch_state();
+    if let Some(place) = in_batch {
+        place.name(&mut image);
+    }
     let loaded = image.bytes();
     registers.write(0, &loaded);
     let mut entries = Vec::with_capacity(frames.len());
@@ -193,7 +227,9 @@ pub fn prepare(
             gfn: *gfn,
         })?;
         entries.push(entry(bus));
+        shown.push(*gfn);
     }
+    root.shows(shown);
     let key = Key {
         vgpu: source.vgpu,
         what: What::Image {
@@ -218,14 +254,19 @@ pub fn prepare(
             ptes: pins.iter().map(|p| p.wrote).sum::<u64>()
                 + shadow_ring.pin.wrote
                 + placed.iter().map(Placed::wrote).sum::<u64>(),
-            bytes: u64::try_from(copied).unwrap_or(u64::MAX) + fetched + compared,
+            bytes: wide(copied + report.dwords * 4) + fetched + compared,
             commands,
+            user_commands: report.commands,
+            unchanged: wide(report.unchanged * 4),
+            cut: report.cut || unfollowed,
         },
+        findings: report.findings,
         shadow: 0,
         registers: Arc::clone(&registers),
         loaded,
         guest_registers,
-        guest_tail: ring.tail,
+        guest_ring: ring,
+        resumes: false,
         held: Some(Held {
             ring: shadow_ring,
             pins,
@@ -236,11 +277,58 @@ pub fn prepare(
     })))
 }
 
+fn wide(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+/// A context's address space, as the GPU is going to find it.
+pub struct OwnSpace<'a> {
+    /// Its tables.
+    pub root: &'a RootPin,
+    /// The guest's memory.
+    pub map: &'a GuestMap,
+}
+
+impl AddressSpace for OwnSpace<'_> {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let gpa = self.root.frame(address).and_then(Gfn::address);
+        gpa.is_some_and(|gpa| self.map.read(gpa + (address & 0xfff), bytes).is_ok())
+    }
+}
+
+/// Looks at the batches without privilege, if somebody is there who does.
+fn scan(
+    source: &Source<'_>,
+    engine: Engine,
+    root: &RootPin,
+    starts: &[u64],
+) -> Result<Report, PrepareError> {
+    let Some(Scan { scanner, opened }) = source.scan else {
+        return Ok(Report::default());
+    };
+    if scanner.mode() == ScanMode::Off || starts.is_empty() {
+        return Ok(Report::default());
+    }
+    let space = OwnSpace {
+        root,
+        map: source.map,
+    };
+    let report = scanner.scan(engine, opened, &space, starts);
+    match report.findings.first() {
+        Some(finding) if scanner.mode() == ScanMode::Refuse => Err((*finding).into()),
+        _ => Ok(report),
+    }
+}
+
 impl Workload {
     /// Puts commands in front of its own, or none, for a run that begins
     /// right behind another vGPU's. Returns whether there is room. It must
     /// not be at the engine.
     pub fn set_prologue(&mut self, commands: &[u32]) -> bool {
+        if self.resumes {
+            // Its head is where it goes on.
+            return commands.is_empty();
+        }
         let head = self.held.as_ref().and_then(|h| h.ring.prologue(commands));
         if let Some(head) = head {
             self.set_register(lrc::RING_HEAD, head);
@@ -251,7 +339,7 @@ impl Workload {
     /// Offset of the end of the guest's ring.
     #[must_use]
     pub const fn guest_tail(&self) -> u32 {
-        self.guest_tail
+        self.guest_ring.tail
     }
 
     /// How often it can be loaded again while it runs.
@@ -288,17 +376,16 @@ impl Workload {
     }
 
     /// Writes back to the guest's register page what it may see of the run:
-    /// head, control, run time, and what changed of the GPU's own part.
+    /// head, control, run time, and what changed of the GPU's own part. `head` is
+    /// where it is in the guest's ring.
     /// Addresses in it stay the guest's. Returns the bytes written.
     ///
-    /// A guest that took the page away meanwhile gets nothing. `tail` is where
-    /// it has the ring end now: [`Self::guest_tail`], or behind no-ops after that.
-    pub fn write_back(&self, map: &GuestMap, tail: u32) -> usize {
+    /// A guest that took the page away meanwhile gets nothing.
+    pub fn write_back(&self, map: &GuestMap, head: u32) -> usize {
         let mut bytes = [0; PAGE_SIZE];
         self.registers.read(0, &mut bytes);
-        // It ran to its end, which in the guest's ring is the tail.
-        let head = lrc::RING_HEAD * 4;
-        bytes[head..head + 4].copy_from_slice(&tail.to_le_bytes());
+        let at = lrc::RING_HEAD * 4;
+        bytes[at..at + 4].copy_from_slice(&head.to_le_bytes());
         let mut written = 0;
         let mut put = |at: usize, len: usize| {
             let data = &bytes[at..at + len];
@@ -345,7 +432,7 @@ pub fn no_more_than(
     let gpa = translate(source.table, page).ok()?.address()?;
     let mut bytes = [0; PAGE_SIZE];
     source.map.read(gpa, &mut bytes).ok()?;
-    let ring = Image::new(engine, &bytes).ring().ok()?;
+    let ring = Image::new(source.gpu, engine, &bytes).ring().ok()?;
     let rest = Ring { head: tail, ..ring };
     if tail >= ring.size || rest.pending() > NOTHING_BYTES {
         return None;

@@ -22,7 +22,9 @@ const REPEAT: u16 = 1100;
 fn registers() -> &'static [u32] {
     static ALL: OnceLock<Vec<u32>> = OnceLock::new();
     ALL.get_or_init(|| {
-        gen8::vreg::all()
+        let platforms = gen8::platform::PLATFORMS.iter();
+        platforms
+            .flat_map(|p| p.registers.rows())
             .flat_map(|row| row.offsets().collect::<Vec<_>>())
             .collect()
     })

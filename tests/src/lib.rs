@@ -5,6 +5,7 @@
 
 mod actions;
 mod arena;
+pub mod attack;
 mod bytes;
 mod commands;
 mod layout;
@@ -16,6 +17,7 @@ mod stage;
 
 pub use actions::act;
 pub use arena::Arena;
+pub use attack::Attack;
 pub use bytes::Bytes;
 pub use layout::{BATCH_VA, CONTEXTS, DATA_VA, Place, Request, WINDOW_PAGES, write_context};
 pub use neighbour::Neighbour;

@@ -18,6 +18,11 @@ thread_local! {
 /// whose own hook ends the process, this is not called.
 pub fn count() {
     TEST.set(true);
+    count_all();
+}
+
+/// Counts panics of every thread from now on.
+pub fn count_all() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();

@@ -8,7 +8,7 @@ use gen8::Engine;
 use guest_memory::{GuestMemory, VecMemory};
 use sim_host::{Link, SimHost};
 use vgpu_ring::layout::{Layout, RingPlace, index};
-use vgpu_ring::{AreaConfig, Bells, Doorbell, GgttTable, Message, Request};
+use vgpu_ring::{AreaConfig, Bells, Doorbell, GgttTable, Message, Outcome, Request};
 
 use crate::layout::{BATCH_VA, Place, Request as Work, WINDOW_PAGES, write_context};
 use crate::{Bytes, stage::wait_until};
@@ -203,7 +203,7 @@ impl HostileRing {
     }
 
     fn request(&mut self, b: &mut Bytes<'_>) -> Request {
-        match b.u8() % 8 {
+        match b.u8() % 12 {
             0..=3 => {
                 self.seq += u64::from(!b.rarely(16));
                 let n = usize::from(b.u8() % 4);
@@ -226,6 +226,19 @@ impl HostileRing {
                 value: b.value_u32(),
             },
             6 => Request::DestroyPageTable { root: b.value() },
+            7 => Request::TableWrite {
+                gpa: b.value(),
+                size: b.u16() % 4100,
+                since_ns: b.value_u32(),
+            },
+            8 => Request::Protected {
+                gfn: u64::from(b.u16()) % 512,
+                serial: b.u32() % 64,
+                outcome: b.pick(&Outcome::ALL),
+            },
+            9 => Request::Protection { offered: b.flag() },
+            10 if b.flag() => Request::TableReleased { gfn: b.value() },
+            10 => Request::WritesMissed { count: b.u64() },
             _ => Request::Ping { token: b.u64() },
         }
     }

@@ -97,6 +97,12 @@ impl Backlog {
             // before what waits behind it.
             Request::InvalidateMemory if self.requests.contains(&request) => return,
             Request::InvalidateMemory | Request::Submit { .. } => {}
+            // No device sends these.
+            Request::Protection { .. }
+            | Request::Protected { .. }
+            | Request::TableWrite { .. }
+            | Request::TableReleased { .. }
+            | Request::WritesMissed { .. } => return,
             Request::Ping { .. } => {
                 self.requests.retain(|r| !matches!(r, Request::Ping { .. }));
             }

@@ -1,5 +1,6 @@
 //! What a device is made with.
 
+use gen8::Platform;
 use serde::{Deserialize, Serialize};
 
 use crate::edid::Mode;
@@ -18,11 +19,32 @@ fn whole_table() -> u32 {
     GGTT_MIB
 }
 
+/// A platform as its name.
+mod by_name {
+    use gen8::Platform;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub fn serialize<S: Serializer>(gpu: &&'static Platform, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(gpu.name)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<&'static Platform, D::Error> {
+        let name = String::deserialize(from)?;
+        let known = gen8::platform::PLATFORMS.map(|p| p.name).join(", ");
+        Platform::named(&name)
+            .ok_or_else(|| D::Error::custom(format!("gpu is {name:?}, allowed: {known}")))
+    }
+}
+
 /// What a device is made with. Part of the saved state: a guest must find
 /// the same device after migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// What it is, by name. A saved state without one is Broadwell's.
+    #[serde(default, with = "by_name")]
+    pub gpu: &'static Platform,
     /// Size of BAR2 in MiB: a power of two from [`APERTURE_MIN_MIB`] to
     /// [`APERTURE_MAX_MIB`].
     pub aperture_mib: u32,
@@ -44,6 +66,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            gpu: Default::default(),
             aperture_mib: 256,
             mode: Mode::default(),
             ggtt_mib: GGTT_MIB,
@@ -125,6 +148,27 @@ mod tests {
             assert_eq!(config.check(), Err(ConfigError::Aperture(mib)));
         }
         assert_eq!(Config::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_configuration_names_its_gpu() {
+        for gpu in gen8::platform::PLATFORMS {
+            let config = Config {
+                gpu,
+                ..Config::default()
+            };
+            let saved = serde_json::to_value(&config).unwrap();
+            assert_eq!(saved["gpu"], gpu.name);
+            let again: Config = serde_json::from_value(saved.clone()).unwrap();
+            assert_eq!(again, config);
+            let mut other = saved.clone();
+            other["gpu"] = "skl".into();
+            let refused = serde_json::from_value::<Config>(other).unwrap_err();
+            assert!(
+                refused.to_string().contains("allowed: bdw, kbl"),
+                "{refused}"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Display registers that have code behind them, and the pipes' vertical
 //! blanks.
 
-use gen8::vreg::{Handler, display as reg};
+use gen8::vreg::{Handler, display as reg, forcewake_request};
 
 use crate::core::{Core, Seams};
 use crate::interrupts::BankId;
@@ -20,12 +20,13 @@ const AUX_RECEIVE_ERROR: u32 = 1 << 25;
 const SIDEBAND_BUSY: u32 = 1 << 0;
 const SIDEBAND_FAILED: u32 = 1 << 1;
 const MAILBOX_READY: u32 = 1 << 31;
-const MAILBOX_ERROR: u32 = 0xff;
+/// The command when asked, the error when answered.
+const MAILBOX_COMMAND: u32 = 0xff;
+const MAILBOX_ERROR: u32 = MAILBOX_COMMAND;
 /// DSPCNTR: flips do not wait for the blank.
 const ASYNC_FLIP: u32 = 1 << 9;
-/// Events of a pipe's interrupt bank.
+/// Event of a pipe's interrupt bank; [`gen8::Platform::flip_done`] is another.
 const VBLANK: u32 = 1 << 0;
-const FLIP_DONE: u32 = 1 << 4;
 
 /// The pipe of a register that each pipe has.
 fn pipe_of(first: u32, offset: u32) -> Option<usize> {
@@ -54,8 +55,12 @@ impl Core {
                 let any = (0..4).fold(0, |all, n| all | request(n)) & POWER_REQUESTS;
                 stored & POWER_REQUESTS | any >> 1
             }
-            Handler::PipeConf if stored & PIPE_ENABLE != 0 => stored | PIPE_STATE,
-            Handler::PipeConf => stored & !PIPE_STATE,
+            // A PLL, a buffer or a power switch needs no time here.
+            Handler::PipeConf | Handler::Follows if stored & PIPE_ENABLE != 0 => {
+                stored | PIPE_STATE
+            }
+            Handler::PipeConf | Handler::Follows => stored & !PIPE_STATE,
+            Handler::DpllStatus => self.locked_plls(),
             Handler::ScanLine => self
                 .running_pipe(reg::PIPEDSL_A, offset)
                 .map_or(0, |p| p.line(seams.clock.now_ns())),
@@ -70,9 +75,24 @@ impl Core {
             Handler::DdiBuffer => stored & !DDI_IDLE,
             Handler::Gmbus => self.gmbus.read(offset),
             // Only the driver's half of the register can be acknowledged.
-            Handler::ForcewakeAck => self.regs.get(0xa188) & 0xffff,
+            Handler::ForcewakeAck => self.regs.get(forcewake_request(offset)) & 0xffff,
             _ => stored,
         }
+    }
+
+    /// DPLL_STATUS: bit 8 n for PLL n.
+    fn locked_plls(&self) -> u32 {
+        let controls = [
+            reg::LCPLL1,
+            reg::LCPLL2,
+            reg::WRPLL_CTL1,
+            reg::WRPLL_CTL1 + 0x20,
+        ];
+        let enabled = (0..).zip(controls).filter(|(_, control)| {
+            // The enable bit is where the pipes have theirs.
+            self.regs.get(*control) & PIPE_ENABLE != 0
+        });
+        enabled.fold(0, |status, (n, _)| status | 1 << (8 * n))
     }
 
     fn running_pipe(&self, first: u32, offset: u32) -> Option<&Running> {
@@ -91,6 +111,7 @@ impl Core {
         let value = match handler {
             Handler::Sideband => merged & !(SIDEBAND_BUSY | SIDEBAND_FAILED),
             Handler::Mailbox if merged & MAILBOX_READY != 0 => {
+                self.mailbox(seams, offset, merged & MAILBOX_COMMAND);
                 merged & !(MAILBOX_READY | MAILBOX_ERROR)
             }
             Handler::Aux => aux(self.regs.get(offset), merged),
@@ -110,11 +131,20 @@ impl Core {
         }
     }
 
+    /// Carries out a command of the power controller; its data is in the
+    /// register behind the mailbox.
+    fn mailbox(&mut self, seams: &Seams, offset: u32, command: u32) {
+        let data = offset + 4;
+        if let Some(reply) = self.config.gpu.reply(command, self.regs.get(data)) {
+            self.store(seams, data, reply);
+        }
+    }
+
     fn switch_pipe(&mut self, seams: &Seams, offset: u32, value: u32) {
         let Some(number) = pipe_of(reg::PIPECONF_A, offset) else {
             return;
         };
-        let timing = TimingV1::of(&self.regs, number);
+        let timing = TimingV1::of(&self.regs, self.config.gpu.pixel_clock, number);
         let Some(pipe) = self.pipes.get_mut(number) else {
             return;
         };
@@ -138,7 +168,8 @@ impl Core {
         let count = of_pipe(reg::FLIPCOUNT_A, number);
         self.regs.set(count, self.regs.get(count).wrapping_add(1));
         if self.regs.get(of_pipe(reg::DSPCNTR_A, number)) & ASYNC_FLIP != 0 {
-            self.irqs.raise(BankId::of_pipe(number), FLIP_DONE);
+            self.irqs
+                .raise(BankId::of_pipe(number), self.config.gpu.flip_done);
         } else {
             pipe.flip();
         }
@@ -155,7 +186,7 @@ impl Core {
                 self.irqs.raise(bank, VBLANK);
             }
             if flipped {
-                self.irqs.raise(bank, FLIP_DONE);
+                self.irqs.raise(bank, self.config.gpu.flip_done);
             }
         }
     }
@@ -164,7 +195,7 @@ impl Core {
     pub(crate) fn next_blank(&self, seams: &Seams) -> Option<u64> {
         let wanted = self.pipes.iter().enumerate().filter_map(|(number, pipe)| {
             let bank = self.irqs.bank(BankId::of_pipe(number));
-            let wants = bank.ier & !bank.imr & (VBLANK | FLIP_DONE) != 0;
+            let wants = bank.ier & !bank.imr & (VBLANK | self.config.gpu.flip_done) != 0;
             pipe.as_ref().filter(|_| wants)
         });
         let mut now = None;

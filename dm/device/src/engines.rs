@@ -3,7 +3,7 @@
 
 use gen8::csb;
 use gen8::vreg::Handler;
-use gen8::{Engine, EngineSet, irq, lrc, ring};
+use gen8::{Engine, EngineSet, Platform, irq, lrc, ring};
 use serde::{Deserialize, Serialize};
 use vgpu_ring::{Event, Request};
 
@@ -179,7 +179,7 @@ impl Core {
                 }
             }
             Handler::Timestamp => {
-                let [low, high] = timestamp(seams.clock.now_ns());
+                let [low, high] = timestamp(self.config.gpu, seams.clock.now_ns());
                 if rel == ring::TIMESTAMP_UDW {
                     high
                 } else {
@@ -352,7 +352,8 @@ impl Core {
                     }
                 }
             }
-            Event::Pong { .. } => {}
+            // Frames of the guest are not the device's affair.
+            Event::Pong { .. } | Event::Protect { .. } | Event::Unprotect { .. } => {}
         }
     }
 
@@ -443,7 +444,8 @@ impl Core {
                 ring::CSB_PTR,
             ] {
                 let offset = base + register;
-                let reset = gen8::vreg::find(offset).map_or(0, |(row, i)| row.reset_value(i));
+                let found = self.config.gpu.registers.find(offset);
+                let reset = found.map_or(0, |(row, i)| row.reset_value(i));
                 self.store(seams, offset, reset);
             }
         }
@@ -452,7 +454,7 @@ impl Core {
     /// Tells a new vgpud what the last one knew: the registers the GPU needs
     /// and the lists in flight.
     pub(crate) fn replay(&mut self, seams: &Seams) {
-        let registers = gen8::switched::GEN8.registers();
+        let registers = self.config.gpu.switched.registers();
         for switched in registers.filter(|s| !s.is_volatile()) {
             let offset = switched.offset();
             let value = self.regs.get(offset);
@@ -484,10 +486,9 @@ pub(crate) fn apply_mask(old: u32, value: u32) -> u32 {
     old & !select & 0xffff | value & select
 }
 
-/// RING_TIMESTAMP's two dwords: units of 80 ns
-/// (Linux `gt/intel_gt_clock_utils.c`: 12.5 MHz).
-fn timestamp(now_ns: u64) -> [u32; 2] {
-    let b = (now_ns / 80).to_le_bytes();
+/// RING_TIMESTAMP's two dwords.
+fn timestamp(gpu: &Platform, now_ns: u64) -> [u32; 2] {
+    let b = gpu.timestamp.ticks(now_ns).to_le_bytes();
     [
         u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
         u32::from_le_bytes([b[4], b[5], b[6], b[7]]),

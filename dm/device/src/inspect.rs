@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gen8::vreg::{self, Access, Handler, Register, Saved};
-use gen8::{Engine, ring};
+use gen8::{Engine, Platform, ring};
 use serde::Serialize;
 
 use crate::aperture::ApertureView;
@@ -110,7 +110,9 @@ impl Core {
         let mut hottest: Vec<_> = self.counts.iter().flatten().collect();
         hottest.sort_by_key(|(offset, n)| (std::cmp::Reverse(**n), **offset));
         let hottest = hottest.into_iter().take(64);
-        let hottest = hottest.map(|(offset, n)| (name(*offset), *n)).collect();
+        let hottest = hottest
+            .map(|(offset, n)| (name(self.config.gpu, *offset), *n))
+            .collect();
         Inspection {
             config: self.config.clone(),
             driver_up: self.regs.get(vreg::pvinfo::DISPLAY_READY) & 1 != 0,
@@ -161,7 +163,7 @@ impl Core {
 
     fn named_registers(&mut self, seams: &Seams) -> BTreeMap<String, String> {
         let mut named = BTreeMap::new();
-        for row in vreg::all() {
+        for row in self.config.gpu.registers.rows() {
             for (i, offset) in (0..).zip(row.offsets()) {
                 let gmbus = row.access == Access::Handled(Handler::Gmbus);
                 // Reading GMBUS data moves it on; its state is elsewhere.
@@ -187,8 +189,8 @@ impl Core {
 }
 
 /// The name of the register at an offset, or the offset.
-fn name(offset: u32) -> String {
-    match vreg::find(offset) {
+fn name(gpu: &Platform, offset: u32) -> String {
+    match gpu.registers.find(offset) {
         Some((row, index)) => name_in(row, index, offset),
         None => hex(offset),
     }

@@ -1,7 +1,7 @@
 //! PCI configuration space: identity, BARs, MSI and power capabilities.
 //!
-//! Offsets and bits are PCI 3.0's; device-specific registers are Broadwell's
-//! (Linux `include/drm/i915_drm.h`, `gt/intel_ggtt.c:gen8_gmch_probe`).
+//! Offsets and bits are PCI 3.0's; device-specific registers are those
+//! from Broadwell on (Linux `include/drm/i915_drm.h`, `gt/intel_ggtt.c:gen8_gmch_probe`).
 
 use serde::{Deserialize, Serialize};
 
@@ -76,12 +76,12 @@ impl Pci {
         let aperture_bytes = u64::from(config.aperture_bytes());
         let mut s = Space::default();
         s.fixed(0x00, &0x8086_u16.to_le_bytes());
-        s.fixed(0x02, &0x1616_u16.to_le_bytes());
+        s.fixed(0x02, &config.gpu.device.to_le_bytes());
         s.writable(COMMAND, 2, &[0x06, 0x04]);
         s.fixed(STATUS, &STATUS_CAPABILITIES.to_le_bytes());
-        // Revision 9; display controller, neither VGA nor 3D: QEMU's VGA
-        // stays the boot display.
-        s.fixed(0x08, &[9, 0, 0x80, 0x03]);
+        // Display controller, neither VGA nor 3D: QEMU's VGA stays the boot
+        // display.
+        s.fixed(0x08, &[config.gpu.revision, 0, 0x80, 0x03]);
         // Cache line size: anything may be stored.
         s.writable(0x0c, 1, &[0xff]);
         let mask = |bytes: u64| (!(bytes - 1)).to_le_bytes();
@@ -90,7 +90,7 @@ impl Pci {
         s.fixed(BAR2, &[0x0c]);
         s.writable(BAR2, 8, &mask(aperture_bytes));
         s.fixed(0x2c, &0x8086_u16.to_le_bytes());
-        s.fixed(0x2e, &0x1616_u16.to_le_bytes());
+        s.fixed(0x2e, &config.gpu.device.to_le_bytes());
         s.fixed(0x34, &[MSI.to_le_bytes()[0]]);
         // Interrupt line is the firmware's scratch byte; pin is INTA.
         s.writable(0x3c, 1, &[0xff]);

@@ -1,5 +1,6 @@
 //! A pipe's timing: scan line, frame count and vertical blanks from the clock.
 
+use gen8::platform::PixelClock;
 use gen8::vreg::display as reg;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +34,7 @@ pub struct TimingV1 {
 
 impl TimingV1 {
     /// The timing that the registers ask for.
-    pub(crate) fn of(regs: &RegisterFile, pipe: usize) -> Self {
+    pub(crate) fn of(regs: &RegisterFile, clock: PixelClock, pipe: usize) -> Self {
         let field = |first| regs.get(of_pipe(first, pipe));
         let high = |value: u32| ((value >> 16) & 0x1fff) + 1;
         let low = |value: u32| (value & 0x1fff) + 1;
@@ -42,7 +43,11 @@ impl TimingV1 {
         let blank = low(field(reg::VBLANK_A)).saturating_sub(LINE_OFFSET);
         let pixels = u64::from(high(field(reg::HTOTAL_A))) * u64::from(lines);
         let port = (field(reg::TRANS_DDI_FUNC_CTL_A) >> 28) & 7;
-        let frame_ns = pixel_khz(regs, port)
+        let khz = match clock {
+            PixelClock::Wrpll => wrpll_khz(regs, port),
+            PixelClock::Dpll => dpll_khz(regs, port),
+        };
+        let frame_ns = khz
             .and_then(|khz| (pixels * 1_000_000).checked_div(khz))
             .filter(|ns| FRAME_NS.contains(ns))
             .unwrap_or(DEFAULT_FRAME_NS);
@@ -60,7 +65,7 @@ impl TimingV1 {
 
 /// The pixel clock of a port, when one of the WRPLLs drives it
 /// (Linux `display/intel_dpll_mgr.c:hsw_ddi_wrpll_get_freq`).
-fn pixel_khz(regs: &RegisterFile, port: u32) -> Option<u64> {
+fn wrpll_khz(regs: &RegisterFile, port: u32) -> Option<u64> {
     let select = regs.get(reg::PORT_CLK_SEL_A + port.min(4) * 4) >> 29;
     let pll = select.checked_sub(4).filter(|p| *p < 2)?;
     let wrpll = regs.get(reg::WRPLL_CTL1 + pll * 0x20);
@@ -74,6 +79,32 @@ fn pixel_khz(regs: &RegisterFile, port: u32) -> Option<u64> {
     let p = u64::from((wrpll >> 8) & 0x3f);
     let n = u64::from((wrpll >> 16) & 0xff);
     Some((reference * n / 10).checked_div(p * r)? * 2)
+}
+
+/// The pixel clock of a port, when DPLL 1, 2 or 3 drives it
+/// (Linux `display/intel_dpll_mgr.c:skl_ddi_wrpll_get_freq`).
+fn dpll_khz(regs: &RegisterFile, port: u32) -> Option<u64> {
+    const REFERENCE_KHZ: u64 = 24_000;
+    let select = regs.get(reg::DPLL_CTRL2) >> (3 * port.min(4) + 1) & 3;
+    // DPLL 0 is the display's own clock.
+    let config = reg::DPLL_CFGCR1 + select.checked_sub(1)? * 8;
+    let (dco, dividers) = (regs.get(config), regs.get(config + 4));
+    let whole = u64::from(dco & 0x1ff) * REFERENCE_KHZ;
+    let fraction = u64::from(dco >> 9 & 0x7fff) * REFERENCE_KHZ / 0x8000;
+    let p = match dividers >> 2 & 7 {
+        0 => 1,
+        1 => 2,
+        2 => 3,
+        4 | 5 => 7,
+        _ => return None,
+    };
+    let q = if dividers & 1 << 7 != 0 {
+        u64::from(dividers >> 8 & 0xff)
+    } else {
+        1
+    };
+    let k = [5, 2, 3, 1][usize::try_from(dividers >> 5 & 3).ok()?];
+    (whole + fraction).checked_div(p * q * k * 5)
 }
 
 /// A pipe that is scanning out. Times are nanoseconds of the device's clock.
@@ -227,19 +258,40 @@ mod tests {
 
     #[test]
     fn the_frame_lasts_as_long_as_the_clocks_say() {
-        let t = TimingV1::of(&registers(), 0);
+        let t = TimingV1::of(&registers(), PixelClock::Wrpll, 0);
         assert_eq!((t.lines, t.blank), (806, 766));
         assert_eq!(t.frame_ns, 1344 * 806 * 1000 / 65);
         let mut r = registers();
         r.set(reg::WRPLL_CTL1, 0);
-        assert_eq!(TimingV1::of(&r, 0).frame_ns, DEFAULT_FRAME_NS);
+        assert_eq!(
+            TimingV1::of(&r, PixelClock::Wrpll, 0).frame_ns,
+            DEFAULT_FRAME_NS
+        );
         // A pipe whose registers are all 0 still has a timing.
-        assert!(TimingV1::of(&r, 2).is_possible());
+        assert!(TimingV1::of(&r, PixelClock::Wrpll, 2).is_possible());
+    }
+
+    #[test]
+    fn kaby_lakes_clocks_say_it_too() {
+        let mut r = registers();
+        // What i915 programs for 65 MHz: 8.125 GHz / (1 * 5 * 5) / 5.
+        r.set(reg::DPLL_CTRL2, 1 << 3 | 2 << 4);
+        r.set(reg::DPLL_CFGCR1 + 8, 1 << 31 | 0x4555 << 9 | 338);
+        r.set(reg::DPLL_CFGCR1 + 12, 5 << 8 | 1 << 7);
+        let frame = TimingV1::of(&r, PixelClock::Dpll, 0).frame_ns;
+        let exact = 1344 * 806 * 1000 / 65;
+        assert!(frame.abs_diff(exact) < exact / 10_000, "{frame} {exact}");
+        // A PLL without dividers, and the display's own clock.
+        for select in [3, 0] {
+            r.set(reg::DPLL_CTRL2, 1 << 3 | select << 4);
+            let frame = TimingV1::of(&r, PixelClock::Dpll, 0).frame_ns;
+            assert_eq!(frame, DEFAULT_FRAME_NS);
+        }
     }
 
     #[test]
     fn blanks_come_once_a_frame_at_the_announced_time() {
-        let timing = TimingV1::of(&registers(), 0);
+        let timing = TimingV1::of(&registers(), PixelClock::Wrpll, 0);
         let mut pipe = Running::start(timing, 1000);
         let mut now = 1000;
         for n in 0..200 {
@@ -259,7 +311,7 @@ mod tests {
 
     #[test]
     fn lines_move_and_are_never_0() {
-        let timing = TimingV1::of(&registers(), 0);
+        let timing = TimingV1::of(&registers(), PixelClock::Wrpll, 0);
         let pipe = Running::start(timing, 0);
         let line_ns = timing.frame_ns / u64::from(timing.lines) + 1;
         let lines: Vec<u32> = (0..806).map(|n| pipe.line(n * line_ns)).collect();
@@ -270,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_saved_pipe_goes_on_from_its_phase() {
-        let timing = TimingV1::of(&registers(), 0);
+        let timing = TimingV1::of(&registers(), PixelClock::Wrpll, 0);
         let mut pipe = Running::start(timing, 50);
         let now = 50 + 10 * timing.frame_ns;
         pipe.take_blank(now);

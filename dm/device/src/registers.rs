@@ -3,7 +3,9 @@
 
 use std::sync::OnceLock;
 
-use gen8::vreg::{self, Access, REGISTER_BYTES, Register, Saved, pvinfo};
+use gen8::Platform;
+use gen8::platform::PLATFORMS;
+use gen8::vreg::{Access, REGISTER_BYTES, Register, Saved, pvinfo};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -34,7 +36,7 @@ pub(crate) struct Behaviour {
     pub(crate) switched: bool,
 }
 
-/// Per offset, an index into `rows`; made once from the table.
+/// Per offset, an index into `rows`; made once from each platform's table.
 struct Index {
     pages: Vec<Option<Box<[u16; PAGE_DWORDS]>>>,
     behaviours: Vec<Behaviour>,
@@ -48,9 +50,9 @@ fn split(offset: u32) -> (usize, usize) {
     (dword / PAGE_DWORDS, dword % PAGE_DWORDS)
 }
 
-fn index() -> &'static Index {
-    static INDEX: OnceLock<Index> = OnceLock::new();
-    INDEX.get_or_init(|| {
+fn index(gpu: &'static Platform) -> &'static Index {
+    static MADE: [OnceLock<Index>; PLATFORMS.len()] = [const { OnceLock::new() }; PLATFORMS.len()];
+    MADE[gpu.index()].get_or_init(|| {
         let mut pages: Vec<Option<Box<[u16; PAGE_DWORDS]>>> = vec![None; PAGES];
         let unlisted = Behaviour {
             access: Access::Storage,
@@ -58,7 +60,7 @@ fn index() -> &'static Index {
         };
         let mut behaviours = vec![unlisted];
         let mut rows: Vec<&'static Register> = Vec::new();
-        for row in vreg::all() {
+        for row in gpu.registers.rows() {
             for switched in [false, true] {
                 let code = u16::try_from(behaviours.len()).unwrap_or(0);
                 behaviours.push(Behaviour {
@@ -67,7 +69,7 @@ fn index() -> &'static Index {
                 });
                 rows.push(row);
                 for offset in row.offsets() {
-                    if vreg::is_switched(offset) != switched {
+                    if gpu.switched.is_carried(offset) != switched {
                         continue;
                     }
                     let (page, at) = split(offset);
@@ -108,9 +110,9 @@ impl RegisterFile {
     pub(crate) fn new(config: &Config) -> Self {
         let mut file = Self {
             pages: vec![None; PAGES],
-            index: index(),
+            index: index(config.gpu),
         };
-        for row in vreg::all() {
+        for row in config.gpu.registers.rows() {
             for (i, offset) in (0..).zip(row.offsets()) {
                 file.set(offset, row.reset_value(i));
             }

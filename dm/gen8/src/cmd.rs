@@ -27,7 +27,8 @@ mod walk;
 
 pub use blit::{BLT, blt_op};
 pub use field::{
-    Address, AddressField, Bits, Bytes, Each, Effect, RegisterField, Space, Touch, Width,
+    Address, AddressField, Bits, Bytes, Each, Effect, RegisterField, Space, StatusField, Touch,
+    Width,
 };
 pub use flags::pipe_control;
 pub use gen9::GEN9_ONLY;

@@ -1,4 +1,4 @@
-//! The four engines of a Gen8 GT2 part.
+//! The four engines of a GT2 part.
 
 /// An engine, by its place in every per-engine array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,17 +71,6 @@ impl Engine {
             let o = offset.checked_sub(e.mmio_base())?;
             (o < Self::MMIO_BLOCK).then_some((e, o))
         })
-    }
-
-    /// Pages of the logical ring context: the per-process status page, the
-    /// register page, and on RCS the rest of the render state
-    /// (Linux `gt/intel_engine_cs.c:GEN8_LR_CONTEXT_RENDER_SIZE`).
-    #[must_use]
-    pub const fn context_pages(self) -> u32 {
-        match self {
-            Self::Rcs => 20,
-            Self::Bcs | Self::Vcs | Self::Vecs => 2,
-        }
     }
 
     /// The bit in GDRST that resets the engine

@@ -1,4 +1,5 @@
-//! Register, command, context and page-table layouts of Gen8 graphics, as data.
+//! Register, command, context and page-table layouts of Gen8 and Gen9
+//! graphics, as data.
 //!
 //! Nothing here acts. The device model, the scheduler and the software GPU
 //! take their dispatch, checks and tests from these tables. Each fact names
@@ -14,6 +15,7 @@ pub mod engine;
 pub mod fence;
 pub mod irq;
 pub mod lrc;
+pub mod platform;
 pub mod pte;
 pub mod regs;
 pub mod ring;
@@ -21,3 +23,4 @@ pub mod switched;
 pub mod vreg;
 
 pub use engine::{Engine, EngineSet};
+pub use platform::Platform;

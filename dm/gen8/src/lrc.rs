@@ -1,4 +1,5 @@
-//! The logical ring context image (Linux `gt/intel_lrc_reg.h`, `gt/intel_lrc.c:gen8_rcs_offsets`, `gen8_xcs_offsets`).
+//! The logical ring context image (Linux `gt/intel_lrc_reg.h`,
+//! `gt/intel_lrc.c:gen8_rcs_offsets`, `gen8_xcs_offsets`).
 //!
 //! Page 0 is the per-process status page, page 1 holds the registers as
 //! pairs of offset and value behind LRI headers. The indices below are
@@ -78,43 +79,85 @@ const PAGE_TABLES: Load = Load {
     ],
 };
 
-static RENDER: [Load; 3] = [
-    Load {
-        header: 1,
-        registers: &[
-            0x244, 0x034, 0x030, 0x038, 0x03c, 0x168, 0x140, 0x110, 0x11c, 0x114, 0x118, 0x1c0,
-            0x1c4, 0x1c8,
-        ],
-    },
-    PAGE_TABLES,
+const RING: Load = Load {
+    header: 1,
+    registers: &[
+        0x244, 0x034, 0x030, 0x038, 0x03c, 0x168, 0x140, 0x110, 0x11c, 0x114, 0x118, 0x1c0, 0x1c4,
+        0x1c8,
+    ],
+};
+
+/// Without what runs at a restore.
+const SHORT_RING: Load = Load {
+    header: 1,
+    registers: &[
+        0x244, 0x034, 0x030, 0x038, 0x03c, 0x168, 0x140, 0x110, 0x11c, 0x114, 0x118,
+    ],
+};
+
+const fn state(registers: &'static [u32]) -> Load {
     Load {
         header: 0x41,
-        registers: &[0x0c8],
-    },
-];
-
-static OTHERS: [Load; 3] = [
-    Load {
-        header: 1,
-        registers: &[
-            0x244, 0x034, 0x030, 0x038, 0x03c, 0x168, 0x140, 0x110, 0x11c, 0x114, 0x118,
-        ],
-    },
-    PAGE_TABLES,
-    Load {
-        header: 0x41,
-        registers: &[0x200, 0x028],
-    },
-];
-
-/// The commands of the register page below [`PRIVATE`].
-#[must_use]
-pub const fn loads(engine: crate::Engine) -> &'static [Load; 3] {
-    match engine {
-        crate::Engine::Rcs => &RENDER,
-        crate::Engine::Bcs | crate::Engine::Vcs | crate::Engine::Vecs => &OTHERS,
+        registers,
     }
 }
+
+/// How an engine's context image is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Pages: the per-process status page, the register page, and on RCS the
+    /// rest of the render state.
+    pub pages: u32,
+    /// The commands of the register page below [`PRIVATE`] that a GPU obeys.
+    pub loads: [Load; 3],
+}
+
+impl Layout {
+    /// Whether the image names what runs when the context is restored:
+    /// [`INDIRECT_CTX`] and [`PER_CTX_BB`].
+    #[must_use]
+    pub const fn runs_at_restore(&self) -> bool {
+        // RING_BB_PER_CTX_PTR is the register behind the second level's.
+        self.loads[0].registers.len() > 11
+    }
+}
+
+/// Broadwell's images, by [`crate::Engine::index`]
+/// (Linux `gt/intel_engine_cs.c:GEN8_LR_CONTEXT_RENDER_SIZE`).
+pub static GEN8: [Layout; crate::Engine::COUNT] = [
+    Layout {
+        pages: 20,
+        loads: [RING, PAGE_TABLES, state(&[0x0c8])],
+    },
+    GEN8_OTHER,
+    GEN8_OTHER,
+    GEN8_OTHER,
+];
+
+const GEN8_OTHER: Layout = Layout {
+    pages: 2,
+    loads: [SHORT_RING, PAGE_TABLES, state(&[0x200, 0x028])],
+};
+
+/// Kaby Lake's images (Linux `gt/intel_lrc.c:gen9_rcs_offsets`,
+/// `gen9_xcs_offsets`, `gt/intel_engine_cs.c:GEN9_LR_CONTEXT_RENDER_SIZE`).
+/// i915 also writes the offsets of a fourth load, at 0x52: engine state from
+/// EXCC to the general registers. It counts as the GPU's own here, as what
+/// lies behind [`PRIVATE`] does: nothing is loaded by what a guest put there.
+pub static GEN9: [Layout; crate::Engine::COUNT] = [
+    Layout {
+        pages: 22,
+        loads: [RING, PAGE_TABLES, state(&[0x0c8])],
+    },
+    GEN9_OTHER,
+    GEN9_OTHER,
+    GEN9_OTHER,
+];
+
+const GEN9_OTHER: Layout = Layout {
+    pages: 2,
+    loads: [RING, PAGE_TABLES, state(&[0x200])],
+};
 
 /// CTX_CONTROL bit 0: do not restore the engine state from the image.
 pub const RESTORE_INHIBIT: u32 = 1 << 0;
@@ -157,17 +200,18 @@ mod tests {
             (PDP0_UDW, ring::PDP0_LO + 4),
             (PDP0_LDW, ring::PDP0_LO),
         ];
-        for engine in Engine::ALL {
+        for (n, layout) in GEN8.iter().chain(&GEN9).enumerate() {
             let at = |index| {
-                loads(engine).iter().find_map(|l| {
+                layout.loads.iter().find_map(|l| {
                     let n = (0..l.registers.len()).find(|n| l.value(*n) == index)?;
                     Some(l.registers[n])
                 })
             };
             for (index, register) in named {
-                assert_eq!(at(index), Some(register), "{engine:?} {index:#x}");
+                assert_eq!(at(index), Some(register), "{n} {index:#x}");
             }
-            let render = engine == Engine::Rcs;
+            let render = layout.runs_at_restore();
+            assert_eq!(render, n == 0 || n >= Engine::COUNT);
             let only_render = [
                 (PER_CTX_BB, ring::PER_CTX_BB),
                 (INDIRECT_CTX, ring::INDIRECT_CTX),

@@ -1,7 +1,8 @@
 //! Which registers are special: masked writes, writable by users' batches,
 //! part of a context.
 
-use crate::{Engine, EngineSet, ring};
+use crate::access::Access;
+use crate::{Engine, EngineSet, access, ring};
 
 /// Where a block of registers starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +93,51 @@ const fn context_only(name: &'static str, offset: u32, dwords: u32) -> Row {
     }
 }
 
-/// What unprivileged batches write and what a context holds, in the order
-/// that the software GPU saves it.
+/// What guests' commands may do to registers on a generation of GPUs, and
+/// which of them a context holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// What batches without privilege write and what a context holds, in the
+    /// order that the software GPU saves it.
+    pub rows: &'static [&'static [Row]],
+    /// What privileged commands may reach besides; the first match counts.
+    pub privileged: &'static [&'static [Access]],
+}
+
+/// Broadwell's.
+pub static GEN8: Rules = Rules {
+    rows: &[TABLE],
+    privileged: &[access::PRIVILEGED],
+};
+
+/// Kaby Lake's.
+pub static GEN9: Rules = Rules {
+    rows: &[TABLE, GEN9_MORE],
+    privileged: &[access::PRIVILEGED, access::GEN9_MORE],
+};
+
+impl Rules {
+    /// Whether a batch without privilege on `engine` may write `offset`.
+    #[must_use]
+    pub fn user_writable(&self, engine: Engine, offset: u32) -> bool {
+        let mut rows = self.rows.iter().flat_map(|rows| *rows);
+        rows.any(|r| r.user && r.block.contains(engine, offset))
+    }
+
+    /// BAR0 offsets of the registers in `engine`'s context, in the order of
+    /// [`Rules::rows`].
+    pub fn context(&self, engine: Engine) -> impl Iterator<Item = u32> + use<> {
+        self.rows
+            .iter()
+            .flat_map(|rows| *rows)
+            .filter(move |r| r.context && r.block.engines.contains(engine))
+            .map(|r| r.block)
+            .flat_map(move |b| (0..b.dwords).map(move |i| b.start(engine) + i * 4))
+    }
+}
+
+/// What unprivileged batches write and what a context holds from Broadwell
+/// on.
 ///
 /// Sources: igt `tests/i915/gem_ctx_isolation.c:nonpriv_registers` (measured
 /// on hardware), Linux `i915_cmd_parser.c:gen7_render_regs` and
@@ -158,6 +202,23 @@ pub static TABLE: &[Row] = &[
     context_only("ROW_CHICKEN2", 0xe4f4, 1),
 ];
 
+/// What a Gen9 context holds besides. Sources: Linux
+/// `gvt/mmio_context.c:gen9_engine_mmio_list` (those in the context),
+/// `gt/intel_mocs.c:mocs_offset` and `gvt/mmio_context.c:switch_mocs` (the
+/// render engine's table of memory object control states).
+pub static GEN9_MORE: &[Row] = &[
+    context_only("0x20d8", 0x20d8, 1),
+    context_only("CS_CHICKEN1", 0x2580, 1),
+    context_only("TRVATTL3PTRDW0", 0x4de0, 6),
+    context_only("0x4dfc", 0x4dfc, 1),
+    context_only("HDC_CHICKEN1", 0x7304, 1),
+    context_only("GFX_MOCS", 0xc800, 64),
+    context_only("HALF_SLICE_CHICKEN1", 0xe100, 1),
+    context_only("HALF_SLICE_CHICKEN2", 0xe180, 1),
+    context_only("HALF_SLICE_CHICKEN5", 0xe188, 1),
+    context_only("HALF_SLICE_CHICKEN7", 0xe194, 1),
+];
+
 /// Offsets in every engine's block whose registers are masked: a write's
 /// high half says which bits of its low half count.
 pub static MASKED_ENGINE: &[u32] = &[
@@ -172,14 +233,18 @@ pub static MASKED_ENGINE: &[u32] = &[
 ];
 
 /// BAR0 offsets of masked registers outside [`MASKED_ENGINE`], ascending
-/// (Linux `gvt/handlers.c`: entries with `F_MODE_MASK` on Broadwell;
-/// `intel_uncore.c:FORCEWAKE_MT`).
+/// (Linux `gvt/handlers.c`: entries with `F_MODE_MASK` on Broadwell and Kaby
+/// Lake; `intel_uncore.c:FORCEWAKE_MT`). Broadwell has none of those that
+/// only Kaby Lake's driver writes.
 pub static MASKED: &[u32] = &[
     0x2088, // FF_SLICE_CHICKEN
     0x2090, // 3D_CHICKEN3
+    0x20d4, // CSFE_CHICKEN1
+    0x20d8, //
     0x20dc, // GFX_MODE of older parts
     0x20e0, // FF_SLICE_CS_CHICKEN1
     0x20e4, // FF_SLICE_CS_CHICKEN2
+    0x20ec, // CS_DEBUG_MODE1
     0x2120, // CACHE_MODE_0 of older parts
     0x2124, //
     0x2470, //
@@ -192,8 +257,11 @@ pub static MASKED: &[u32] = &[
     0x7014, // COMMON_SLICE_CHICKEN2
     0x7018, // HIZ_CHICKEN
     0x7300, // HDC_CHICKEN0
+    0x7304, // HDC_CHICKEN1
     0x83a4, // VF_GUARDBAND
     0xa188, // FORCEWAKE_MT
+    0xa270, // FORCEWAKE_MEDIA
+    0xa278, // FORCEWAKE_RENDER
     0xe100, // HALF_SLICE_CHICKEN1
     0xe180, // HALF_SLICE_CHICKEN2
     0xe184, // HALF_SLICE_CHICKEN3
@@ -223,24 +291,6 @@ pub const fn apply_masked(old: u32, write: u32) -> u32 {
     (old & !mask) | (write & mask)
 }
 
-/// Whether a batch without privilege on `engine` may write `offset`.
-#[must_use]
-pub fn user_writable(engine: Engine, offset: u32) -> bool {
-    TABLE
-        .iter()
-        .any(|r| r.user && r.block.contains(engine, offset))
-}
-
-/// BAR0 offsets of the registers in `engine`'s context, in the order of
-/// [`TABLE`].
-pub fn context(engine: Engine) -> impl Iterator<Item = u32> {
-    TABLE
-        .iter()
-        .filter(move |r| r.context && r.block.engines.contains(engine))
-        .map(|r| r.block)
-        .flat_map(move |b| (0..b.dwords).map(move |i| b.start(engine) + i * 4))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,22 +310,25 @@ mod tests {
 
     #[test]
     fn users_reach_their_own_engine_only() {
-        assert!(user_writable(Engine::Rcs, 0x2600));
-        assert!(user_writable(Engine::Bcs, 0x2_267c));
-        assert!(!user_writable(Engine::Bcs, 0x2_2680));
-        assert!(!user_writable(Engine::Bcs, 0x2600));
-        assert!(user_writable(Engine::Bcs, 0x2_2200));
-        assert!(!user_writable(Engine::Rcs, 0x2_2200));
-        assert!(!user_writable(Engine::Rcs, 0x2230));
+        assert!(GEN8.user_writable(Engine::Rcs, 0x2600));
+        assert!(GEN8.user_writable(Engine::Bcs, 0x2_267c));
+        assert!(!GEN8.user_writable(Engine::Bcs, 0x2_2680));
+        assert!(!GEN8.user_writable(Engine::Bcs, 0x2600));
+        assert!(GEN8.user_writable(Engine::Bcs, 0x2_2200));
+        assert!(!GEN8.user_writable(Engine::Rcs, 0x2_2200));
+        assert!(!GEN8.user_writable(Engine::Rcs, 0x2230));
     }
 
     #[test]
     fn no_register_is_saved_twice() {
-        for e in Engine::ALL {
-            for (i, a) in context(e).enumerate() {
-                assert!(context(e).skip(i + 1).all(|b| a != b), "{e:?} {a:#x}");
+        for rules in [&GEN8, &GEN9] {
+            for e in Engine::ALL {
+                for (i, a) in rules.context(e).enumerate() {
+                    let mut later = rules.context(e).skip(i + 1);
+                    assert!(later.all(|b| a != b), "{e:?} {a:#x}");
+                }
             }
+            assert_eq!(rules.context(Engine::Vcs).count(), 32);
         }
-        assert_eq!(context(Engine::Vcs).count(), 32);
     }
 }

@@ -246,6 +246,13 @@ impl Table {
             .flat_map(|row| (0..row.count).map(move |index| Switched { row, index }))
     }
 
+    /// Whether the GPU needs the value that a guest's register at `offset`
+    /// has.
+    #[must_use]
+    pub fn is_carried(&self, offset: u32) -> bool {
+        self.find(offset).is_some_and(|s| !s.is_volatile())
+    }
+
     /// The register at a BAR0 offset.
     #[must_use]
     pub fn find(&self, offset: u32) -> Option<Switched> {
@@ -257,11 +264,10 @@ impl Table {
     }
 }
 
-/// The register of [`GEN8`] at a BAR0 offset.
-#[must_use]
-pub fn find(offset: u32) -> Option<Switched> {
-    GEN8.find(offset)
-}
+/// TRTTE: whether the render engine walks tables for tiled resources, by
+/// addresses that lie in other registers. Nobody moves those, so no guest is
+/// granted it.
+pub const TRTTE: u32 = 0x4df4;
 
 const GVT: &str = "Linux gvt/mmio_context.c";
 

@@ -5,7 +5,7 @@
 //! most of the display and clock-gating registers need, since i915 reads
 //! back what it wrote and complains about differences.
 
-use crate::{Engine, switched};
+use crate::Engine;
 
 pub mod display;
 mod engine;
@@ -70,11 +70,12 @@ pub enum Handler {
     Elsp,
     /// EXECLIST_STATUS: the running context.
     ExeclistStatus,
-    /// RING_TIMESTAMP: 80 ns units of the device's clock.
+    /// RING_TIMESTAMP: the device's clock in the platform's units.
     Timestamp,
     /// GDRST: resets engines, reads busy until vgpud has let go of them.
     Gdrst,
-    /// The acknowledgement of FORCEWAKE_MT.
+    /// The acknowledgement of a forcewake request, which is in the register
+    /// that [`forcewake_request`] names.
     ForcewakeAck,
     /// MASTER_IRQ: which banks have something to deliver.
     Master,
@@ -92,6 +93,10 @@ pub enum Handler {
     Notify,
     /// LCPLL_CTL: lock and FCLK-done follow their requests.
     Lcpll,
+    /// Bit 30, the state, follows bit 31, the request.
+    Follows,
+    /// DPLL_STATUS: each PLL that is enabled is locked.
+    DpllStatus,
     /// Display power well: state follows the requests of all four registers.
     PowerWell,
     /// PIPECONF: the state bit follows the enable bit.
@@ -110,10 +115,22 @@ pub enum Handler {
     Aux,
     /// Sideband: done at once, successfully.
     Sideband,
-    /// Power-controller mailbox: done at once, successfully.
+    /// Power-controller mailbox: done at once, successfully; the platform's
+    /// table says what some commands reply.
     Mailbox,
     /// GMBUS control and data.
     Gmbus,
+}
+
+/// The register with the request that the acknowledgement at `ack` answers
+/// (Linux `gt/intel_gt_regs.h`: `FORCEWAKE_*`).
+#[must_use]
+pub const fn forcewake_request(ack: u32) -> u32 {
+    match ack {
+        0xd84 => 0xa278,
+        0xd88 => 0xa270,
+        _ => 0xa188,
+    }
 }
 
 /// How a register's value gets into a saved state.
@@ -276,33 +293,104 @@ const fn row(first: u32, count: u32, stride: u32) -> Place {
     }
 }
 
-/// The tables, by area of the device.
-pub static TABLES: [(&str, &[Register]); 5] = [
-    ("Engines", engine::TABLE),
-    ("Graphics core", gt::TABLE),
-    ("Paravirtual information page", pvinfo::TABLE),
-    ("Display", display::TABLE),
-    ("South display (PCH)", pch::TABLE),
-];
-
-/// Every row.
-pub fn all() -> impl Iterator<Item = &'static Register> {
-    TABLES.iter().flat_map(|(_, rows)| rows.iter())
+/// Registers that are described together.
+#[derive(Debug)]
+pub struct Area {
+    /// What they are.
+    pub title: &'static str,
+    /// The registers.
+    pub rows: &'static [Register],
 }
 
-/// The row of the register at `offset` and its place in the row.
-#[must_use]
-pub fn find(offset: u32) -> Option<(&'static Register, u32)> {
-    all().find_map(|r| {
-        let index = (0..r.len()).find(|&i| r.offset(i) == Some(offset))?;
-        Some((r, index))
-    })
+/// The registers of a device.
+#[derive(Debug)]
+pub struct Map {
+    /// By area.
+    pub areas: &'static [&'static Area],
 }
 
-/// Whether the GPU needs the value of the register at `offset`.
-#[must_use]
-pub fn is_switched(offset: u32) -> bool {
-    switched::find(offset).is_some_and(|s| !s.is_volatile())
+static ENGINES: Area = Area {
+    title: "Engines",
+    rows: engine::TABLE,
+};
+static ENGINES_KBL: Area = Area {
+    title: "Engines: Kaby Lake's besides",
+    rows: engine::KBL,
+};
+static CORE: Area = Area {
+    title: "Graphics core",
+    rows: gt::TABLE,
+};
+static CORE_BDW: Area = Area {
+    title: "Graphics core: Broadwell's besides",
+    rows: gt::BDW,
+};
+static CORE_KBL: Area = Area {
+    title: "Graphics core: Kaby Lake's besides",
+    rows: gt::KBL,
+};
+static PVINFO: Area = Area {
+    title: "Paravirtual information page",
+    rows: pvinfo::TABLE,
+};
+static DISPLAY: Area = Area {
+    title: "Display",
+    rows: display::TABLE,
+};
+static DISPLAY_BDW: Area = Area {
+    title: "Display: Broadwell's besides",
+    rows: display::BDW,
+};
+static DISPLAY_KBL: Area = Area {
+    title: "Display: Kaby Lake's besides",
+    rows: display::KBL,
+};
+static PCH: Area = Area {
+    title: "South display (PCH)",
+    rows: pch::TABLE,
+};
+
+/// Broadwell's registers.
+pub static BDW: Map = Map {
+    areas: &[
+        &ENGINES,
+        &CORE,
+        &CORE_BDW,
+        &PVINFO,
+        &DISPLAY,
+        &DISPLAY_BDW,
+        &PCH,
+    ],
+};
+
+/// Kaby Lake's registers.
+pub static KBL: Map = Map {
+    areas: &[
+        &ENGINES,
+        &ENGINES_KBL,
+        &CORE,
+        &CORE_KBL,
+        &PVINFO,
+        &DISPLAY,
+        &DISPLAY_KBL,
+        &PCH,
+    ],
+};
+
+impl Map {
+    /// Every row.
+    pub fn rows(&self) -> impl Iterator<Item = &'static Register> + use<> {
+        self.areas.iter().flat_map(|area| area.rows)
+    }
+
+    /// The row of the register at `offset` and its place in the row.
+    #[must_use]
+    pub fn find(&self, offset: u32) -> Option<(&'static Register, u32)> {
+        self.rows().find_map(|r| {
+            let index = (0..r.len()).find(|&i| r.offset(i) == Some(offset))?;
+            Some((r, index))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -312,34 +400,44 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::platform::PLATFORMS;
+
+    fn all() -> impl Iterator<Item = &'static Register> {
+        PLATFORMS.iter().flat_map(|p| p.registers.rows())
+    }
 
     #[test]
     fn each_offset_has_one_row_and_is_an_aligned_register() {
-        let mut seen = BTreeMap::new();
-        for row in all() {
-            assert!(!row.is_empty(), "{}", row.name);
-            for offset in row.offsets() {
-                assert!(offset.is_multiple_of(4), "{} at {offset:#x}", row.name);
-                assert!(offset < REGISTER_BYTES, "{} at {offset:#x}", row.name);
-                let before = seen.insert(offset, row.name);
-                assert_eq!(before, None, "{} at {offset:#x}", row.name);
+        for platform in PLATFORMS {
+            let mut seen = BTreeMap::new();
+            for row in platform.registers.rows() {
+                assert!(!row.is_empty(), "{}", row.name);
+                for offset in row.offsets() {
+                    assert!(offset.is_multiple_of(4), "{} at {offset:#x}", row.name);
+                    assert!(offset < REGISTER_BYTES, "{} at {offset:#x}", row.name);
+                    let before = seen.insert(offset, row.name);
+                    assert_eq!(before, None, "{} at {offset:#x}", row.name);
+                }
             }
         }
     }
 
     #[test]
     fn switched_registers_are_in_the_table_and_agree_with_it() {
-        for s in switched::GEN8.registers().filter(|s| !s.is_volatile()) {
-            let row = all()
-                .find(|r| r.offsets().any(|o| o == s.offset()))
-                .unwrap_or_else(|| panic!("{s} {:#x}", s.offset()));
-            let is_masked = matches!(
-                row.access,
-                Access::Masked | Access::Handled(Handler::MiMode)
-            );
-            assert_eq!(is_masked, s.row.masked, "{s}");
-            let index = (0..row.len()).find(|&i| row.offset(i) == Some(s.offset()));
-            assert_eq!(row.reset_value(index.unwrap()), s.row.reset, "{s}");
+        for platform in PLATFORMS {
+            let switched = platform.switched.registers();
+            for s in switched.filter(|s| !s.is_volatile()) {
+                let (row, index) = platform
+                    .registers
+                    .find(s.offset())
+                    .unwrap_or_else(|| panic!("{platform}: {s} {:#x}", s.offset()));
+                let is_masked = matches!(
+                    row.access,
+                    Access::Masked | Access::Handled(Handler::MiMode)
+                );
+                assert_eq!(is_masked, s.row.masked, "{s}");
+                assert_eq!(row.reset_value(index), s.row.reset, "{s}");
+            }
         }
     }
 

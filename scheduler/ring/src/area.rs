@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use crate::layout::{GGTT_ENTRIES, Layout, MAGIC, PAGE_WORDS, VERSION, header, slots_valid};
+use crate::layout::{GGTT_ENTRIES, Layout, MAGIC, PAGE_WORDS, VERSION, header, index, slots_valid};
 use crate::mapping::{self, AreaWords};
-use crate::{Consumer, Event, EventBell, GgttTable, Producer, Request, Words};
+use crate::{Consumer, Event, EventBell, GgttTable, Producer, Request, TableChanges, Words};
 
 /// Sizes of an area's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +170,8 @@ pub struct DaemonEnd {
     pub events: Producer<Event, AreaWords, EventBell>,
     /// The guest's global page table.
     pub ggtt: GgttTable,
+    /// Counts changes of protected frames.
+    pub changes: TableChanges,
 }
 
 /// The device model's end of an area.
@@ -180,6 +182,8 @@ pub struct DeviceEnd {
     pub events: Consumer<Event, AreaWords, EventBell>,
     /// The guest's global page table.
     pub ggtt: GgttTable,
+    /// Counts changes of protected frames.
+    pub changes: TableChanges,
 }
 
 /// One vGPU's shared memory: a memfd and its mapping.
@@ -255,6 +259,11 @@ impl SharedArea {
         self.fd.try_clone()
     }
 
+    fn changes(&self) -> TableChanges {
+        let at = self.layout.submit.indices + index::TABLE_CHANGES;
+        TableChanges::new(self.words.clone(), at)
+    }
+
     /// vgpud's end. Take it once: a ring has one consumer and one producer.
     #[must_use]
     pub fn daemon_end(&self, bells: Bells) -> DaemonEnd {
@@ -262,6 +271,7 @@ impl SharedArea {
             requests: Consumer::new(self.words.clone(), bells.submit, self.layout.submit),
             events: Producer::new(self.words.clone(), bells.complete, self.layout.complete),
             ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
+            changes: self.changes(),
         }
     }
 
@@ -273,6 +283,7 @@ impl SharedArea {
             requests: Producer::new(self.words.clone(), bells.submit, self.layout.submit),
             events: Consumer::new(self.words.clone(), bells.complete, self.layout.complete),
             ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
+            changes: self.changes(),
         }
     }
 }

@@ -11,7 +11,7 @@ pub const GGTT_ENTRIES: usize = 1 << 20;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VGPURING");
 
 /// Version of this layout and of the messages.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// The words of the header.
 pub mod header {
@@ -40,6 +40,9 @@ pub mod index {
     /// wants a ring of the doorbell, one for each odd number. Written by the
     /// consumer.
     pub const SLEEPS: usize = 32;
+    /// Of the submit ring: see [`TableChanges`](crate::TableChanges). Written
+    /// by the producer.
+    pub const TABLE_CHANGES: usize = 48;
 }
 
 /// Where one ring lies.

@@ -31,6 +31,7 @@
 
 mod area;
 mod bell;
+mod changes;
 mod consumer;
 mod error;
 mod ggtt;
@@ -42,10 +43,11 @@ mod words;
 
 pub use area::{AreaConfig, AreaError, Bells, DaemonEnd, DeviceBells, DeviceEnd, SharedArea};
 pub use bell::EventBell;
+pub use changes::TableChanges;
 pub use consumer::{Consumer, DEFAULT_SPIN, Wake};
 pub use error::{PushError, RingError};
 pub use ggtt::GgttTable;
 pub use mapping::AreaWords;
-pub use msg::{DecodeError, Event, FaultReason, Message, Request, SLOT_QWORDS, Slot};
+pub use msg::{DecodeError, Event, FaultReason, Message, Outcome, Request, SLOT_QWORDS, Slot};
 pub use producer::Producer;
 pub use words::{Doorbell, Words};

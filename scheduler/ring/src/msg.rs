@@ -79,6 +79,63 @@ pub enum Request {
         /// Returned in the answer.
         token: u64,
     },
+    /// The device model can protect frames from now on, or cannot any more.
+    /// Until the first of these it cannot. Either way no frame is protected
+    /// now. One of the [`TableChanges`](crate::TableChanges).
+    Protection {
+        /// Whether it can.
+        offered: bool,
+    },
+    /// An [`Event::Protect`] or [`Event::Unprotect`] was carried out, or
+    /// could not be. Each has one of these.
+    Protected {
+        /// Number of the frame.
+        gfn: u64,
+        /// As in the order; 0 for [`Event::Unprotect`].
+        serial: u32,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// A protected frame was written. What is there now is for vgpud to read:
+    /// it may have been written again. One of the
+    /// [`TableChanges`](crate::TableChanges).
+    TableWrite {
+        /// Guest-physical address; the write ends in the same frame.
+        gpa: u64,
+        /// Bytes, 1 to 4096.
+        size: u16,
+        /// Nanoseconds from the vCPU's write before this one, if that was to
+        /// a protected frame too and nothing came between; else 0.
+        since_ns: u32,
+    },
+    /// A protected frame was written as tables are not, so it is no longer
+    /// protected. One of the [`TableChanges`](crate::TableChanges).
+    TableReleased {
+        /// Number of the frame.
+        gfn: u64,
+    },
+    /// Writes to protected frames were not told: there was no room.
+    WritesMissed {
+        /// How many, each one of the [`TableChanges`](crate::TableChanges).
+        count: u64,
+    },
+}
+
+/// What became of an order to protect a frame, or not to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Outcome {
+    /// It is protected: each write from now on is told.
+    Done = 1,
+    /// It cannot be protected.
+    Refused = 2,
+    /// It is no longer protected.
+    Ended = 3,
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Self; 3] = [Self::Done, Self::Refused, Self::Ended];
 }
 
 /// Why an element of an execlist was not run to its end.
@@ -162,6 +219,20 @@ pub enum Event {
         /// As in the request.
         token: u64,
     },
+    /// Writes to a frame are to be told. Answered with
+    /// [`Request::Protected`]. At most 64 of these and of
+    /// [`Event::Unprotect`] are unanswered at a time.
+    Protect {
+        /// Number of the frame.
+        gfn: u64,
+        /// Returned in the answer.
+        serial: u32,
+    },
+    /// Writes to a frame need not be told any more. Answered as well.
+    Unprotect {
+        /// Number of the frame.
+        gfn: u64,
+    },
 }
 
 const SUBMIT: u8 = 1;
@@ -171,12 +242,19 @@ const CREATE_PAGE_TABLE: u8 = 4;
 const DESTROY_PAGE_TABLE: u8 = 5;
 const PING: u8 = 6;
 const INVALIDATE_MEMORY: u8 = 7;
+const PROTECTION: u8 = 8;
+const PROTECTED: u8 = 9;
+const TABLE_WRITE: u8 = 10;
+const TABLE_RELEASED: u8 = 11;
+const WRITES_MISSED: u8 = 12;
 
 const CONTEXT_DONE: u8 = 0x81;
 const INTERRUPT: u8 = 0x82;
 const FAULT: u8 = 0x83;
 const RESET_DONE: u8 = 0x84;
 const PONG: u8 = 0x85;
+const PROTECT: u8 = 0x86;
+const UNPROTECT: u8 = 0x87;
 
 /// The first qword: kind, two small fields, a 32-bit one.
 const fn head(kind: u8, a: u8, b: u8, c: u8, d: u32) -> u64 {
@@ -225,6 +303,52 @@ fn interrupt_bits(value: u32) -> Result<u16, DecodeError> {
     })
 }
 
+/// A frame that has an address.
+fn frame(value: u64) -> Result<u64, DecodeError> {
+    if value >> 52 == 0 {
+        return Ok(value);
+    }
+    Err(DecodeError {
+        field: "frame",
+        value,
+        allowed: "52 bits",
+    })
+}
+
+/// A field of either value.
+fn flag(field: &'static str, value: u8) -> Result<bool, DecodeError> {
+    if value < 2 {
+        return Ok(value == 1);
+    }
+    Err(DecodeError {
+        field,
+        value: value.into(),
+        allowed: "0 or 1",
+    })
+}
+
+fn table_write(gpa: u64, size: u16, since_ns: u32) -> Result<Request, DecodeError> {
+    if !(1..=4096).contains(&size) {
+        return Err(DecodeError {
+            field: "size of a write",
+            value: size.into(),
+            allowed: "1 to 4096",
+        });
+    }
+    if (gpa & 0xfff) + u64::from(size) > 0x1000 {
+        return Err(DecodeError {
+            field: "address of a write",
+            value: gpa,
+            allowed: "what ends in the same frame",
+        });
+    }
+    Ok(Request::TableWrite {
+        gpa,
+        size,
+        since_ns,
+    })
+}
+
 impl Message for Request {
     fn encode(self) -> Slot {
         match self {
@@ -239,11 +363,27 @@ impl Message for Request {
             Self::DestroyPageTable { root } => [head(DESTROY_PAGE_TABLE, 0, 0, 0, 0), root, 0, 0],
             Self::InvalidateMemory => [head(INVALIDATE_MEMORY, 0, 0, 0, 0), 0, 0, 0],
             Self::Ping { token } => [head(PING, 0, 0, 0, 0), token, 0, 0],
+            Self::Protection { offered } => [head(PROTECTION, u8::from(offered), 0, 0, 0), 0, 0, 0],
+            Self::Protected {
+                gfn,
+                serial,
+                outcome,
+            } => [head(PROTECTED, outcome as u8, 0, 0, serial), gfn, 0, 0],
+            Self::TableWrite {
+                gpa,
+                size,
+                since_ns,
+            } => {
+                let [low, high] = size.to_le_bytes();
+                [head(TABLE_WRITE, low, high, 0, since_ns), gpa, 0, 0]
+            }
+            Self::TableReleased { gfn } => [head(TABLE_RELEASED, 0, 0, 0, 0), gfn, 0, 0],
+            Self::WritesMissed { count } => [head(WRITES_MISSED, 0, 0, 0, 0), count, 0, 0],
         }
     }
 
     fn decode(slot: Slot) -> Result<Self, DecodeError> {
-        let [kind, a, _, _, d @ ..] = slot[0].to_le_bytes();
+        let [kind, a, b, _, d @ ..] = slot[0].to_le_bytes();
         Ok(match kind {
             SUBMIT => Self::Submit {
                 engine: engine(a)?,
@@ -274,11 +414,31 @@ impl Message for Request {
             DESTROY_PAGE_TABLE => Self::DestroyPageTable { root: slot[1] },
             INVALIDATE_MEMORY => Self::InvalidateMemory,
             PING => Self::Ping { token: slot[1] },
+            PROTECTION => Self::Protection {
+                offered: flag("offer of protection", a)?,
+            },
+            PROTECTED => Self::Protected {
+                gfn: frame(slot[1])?,
+                serial: u32::from_le_bytes(d),
+                outcome: Outcome::ALL
+                    .into_iter()
+                    .find(|o| *o as u8 == a)
+                    .ok_or(DecodeError {
+                        field: "outcome",
+                        value: a.into(),
+                        allowed: "1 to 3",
+                    })?,
+            },
+            TABLE_WRITE => table_write(slot[1], u16::from_le_bytes([a, b]), u32::from_le_bytes(d))?,
+            TABLE_RELEASED => Self::TableReleased {
+                gfn: frame(slot[1])?,
+            },
+            WRITES_MISSED => Self::WritesMissed { count: slot[1] },
             other => {
                 return Err(DecodeError {
                     field: "kind of request",
                     value: other.into(),
-                    allowed: "1 to 7",
+                    allowed: "1 to 12",
                 });
             }
         })
@@ -311,6 +471,8 @@ impl Message for Event {
             } => [head(FAULT, engine, element, reason as u8, ipehr), seq, 0, 0],
             Self::ResetDone { engines, epoch } => [head(RESET_DONE, engines, 0, 0, 0), epoch, 0, 0],
             Self::Pong { token } => [head(PONG, 0, 0, 0, 0), token, 0, 0],
+            Self::Protect { gfn, serial } => [head(PROTECT, 0, 0, 0, serial), gfn, 0, 0],
+            Self::Unprotect { gfn } => [head(UNPROTECT, 0, 0, 0, 0), gfn, 0, 0],
         }
     }
 
@@ -346,11 +508,18 @@ impl Message for Event {
                 epoch: slot[1],
             },
             PONG => Self::Pong { token: slot[1] },
+            PROTECT => Self::Protect {
+                gfn: frame(slot[1])?,
+                serial: d,
+            },
+            UNPROTECT => Self::Unprotect {
+                gfn: frame(slot[1])?,
+            },
             other => {
                 return Err(DecodeError {
                     field: "kind of event",
                     value: other.into(),
-                    allowed: "0x81 to 0x85",
+                    allowed: "0x81 to 0x87",
                 });
             }
         })
@@ -381,8 +550,30 @@ mod tests {
             Request::DestroyPageTable { root: 0x1234_5000 },
             Request::InvalidateMemory,
             Request::Ping { token: 9 },
+            Request::Protection { offered: true },
+            Request::Protection { offered: false },
+            Request::TableWrite {
+                gpa: 0x1234_5ff8,
+                size: 8,
+                since_ns: 5000,
+            },
+            Request::TableWrite {
+                gpa: 0x1234_5000,
+                size: 4096,
+                since_ns: 0,
+            },
+            Request::TableReleased { gfn: 0x1_2345 },
+            Request::WritesMissed { count: u64::MAX },
         ];
         for r in requests {
+            assert_eq!(Request::decode(r.encode()), Ok(r));
+        }
+        for outcome in Outcome::ALL {
+            let r = Request::Protected {
+                gfn: (1 << 52) - 1,
+                serial: u32::MAX,
+                outcome,
+            };
             assert_eq!(Request::decode(r.encode()), Ok(r));
         }
         for reason in FaultReason::ALL {
@@ -411,9 +602,39 @@ mod tests {
                 epoch: 1,
             },
             Event::Pong { token: 3 },
+            Event::Protect { gfn: 9, serial: 8 },
+            Event::Unprotect { gfn: 9 },
         ];
         for e in events {
             assert_eq!(Event::decode(e.encode()), Ok(e));
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever a slot says is a message or an error, and a message says
+        /// the same once more.
+        #[test]
+        fn any_slot_is_understood_or_refused(
+            kind in proptest::prop_oneof![0..16_u8, 0x80..0x90_u8, proptest::num::u8::ANY],
+            small in proptest::array::uniform3(proptest::prop_oneof![
+                0..10_u8,
+                proptest::num::u8::ANY,
+            ]),
+            rest in proptest::num::u32::ANY,
+            qwords in proptest::array::uniform3(proptest::prop_oneof![
+                0..0x2000_u64,
+                proptest::num::u64::ANY,
+            ]),
+        ) {
+            let [a, b, c] = small;
+            let [x, y, z] = qwords;
+            let slot = [head(kind, a, b, c, rest), x, y, z];
+            if let Ok(r) = Request::decode(slot) {
+                proptest::prop_assert_eq!(Request::decode(r.encode()), Ok(r));
+            }
+            if let Ok(e) = Event::decode(slot) {
+                proptest::prop_assert_eq!(Event::decode(e.encode()), Ok(e));
+            }
         }
     }
 
@@ -431,6 +652,24 @@ mod tests {
             bad([head(WRITE_REGISTER, 0, 0, 0, 4), 1 << 32, 0, 0]),
             "register value"
         );
+        for (low, high, gpa, field) in [
+            (0, 0, 0, "size of a write"),
+            (1, 16, 0, "size of a write"),
+            (8, 0, 0x1ff9, "address of a write"),
+            (2, 0, u64::MAX, "address of a write"),
+            (0, 16, 1, "address of a write"),
+        ] {
+            assert_eq!(bad([head(TABLE_WRITE, low, high, 0, 0), gpa, 0, 0]), field);
+        }
+        assert_eq!(
+            bad([head(TABLE_RELEASED, 0, 0, 0, 0), 1 << 52, 0, 0]),
+            "frame"
+        );
+        assert_eq!(
+            bad([head(PROTECTION, 2, 0, 0, 0), 0, 0, 0]),
+            "offer of protection"
+        );
+        assert_eq!(bad([head(PROTECTED, 4, 0, 0, 0), 0, 0, 0]), "outcome");
         assert_eq!(
             Event::decode([head(FAULT, 0, 0, 8, 0), 0, 0, 0])
                 .unwrap_err()

@@ -53,6 +53,19 @@ fn requests_and_events_cross() {
 }
 
 #[test]
+fn the_count_of_table_changes_crosses_and_is_no_index() {
+    let mut p = pair();
+    assert_eq!(p.daemon.changes.load(), 0);
+    p.device.changes.store(u64::MAX);
+    assert_eq!(p.daemon.changes.load(), u64::MAX);
+    for token in 0..10 {
+        p.device.requests.push(Request::Ping { token }).unwrap();
+        assert_eq!(p.daemon.requests.pop(), Ok(Some(Request::Ping { token })));
+    }
+    assert_eq!(p.daemon.changes.load(), u64::MAX);
+}
+
+#[test]
 fn page_table_entries_cross_and_stop_at_the_end() {
     let p = pair();
     p.device.ggtt.store(0, 1);
@@ -136,7 +149,7 @@ fn slots_of_garbage_are_errors() {
     let error = p.daemon.requests.pop().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "ring message: kind of request is 0xff, allowed: 1 to 7"
+        "ring message: kind of request is 0xff, allowed: 1 to 12"
     );
 }
 

@@ -1,25 +1,27 @@
-//! The blitter: fills and copies with raster operations, masks, clipping
-//! and tiling. Whole rows are read, combined and written.
+//! The blitter's packets: what each asks to be drawn.
 //!
-//! Packet layouts: Linux `gt/intel_migrate.c:emit_copy`, `emit_clear`, and
-//! the Broadwell PRM volume 2a for the rest.
+//! Packet layouts: Linux `gt/intel_migrate.c:emit_copy`, `emit_clear`,
+//! xf86-video-intel `src/sna/sna_accel.c` for text, and the Broadwell PRM
+//! volume 2a for the rest.
 
 use gen8::cmd::blt_op as op;
 use gen8::cmd::flags::blt;
 use gen8::ring;
 
-use crate::bits::join;
+use crate::bits::{index, join};
 use crate::memory::Space;
+use crate::pattern::{Colours, Data, Mono, Pattern};
+use crate::raster::{Job, Source};
 use crate::stream::{Stop, Streamer, address, operand};
 use crate::surface::{Surface, Tiling};
 
 /// A rectangle; right and bottom are outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clip {
-    left: i64,
-    top: i64,
-    right: i64,
-    bottom: i64,
+    pub(crate) left: i64,
+    pub(crate) top: i64,
+    pub(crate) right: i64,
+    pub(crate) bottom: i64,
 }
 
 impl Clip {
@@ -33,7 +35,7 @@ impl Clip {
         }
     }
 
-    fn intersect(self, other: Self) -> Self {
+    pub(crate) fn intersect(self, other: Self) -> Self {
         Self {
             left: self.left.max(other.left),
             top: self.top.max(other.top),
@@ -42,7 +44,7 @@ impl Clip {
         }
     }
 
-    fn empty(self) -> bool {
+    pub(crate) fn empty(self) -> bool {
         self.left >= self.right || self.top >= self.bottom
     }
 }
@@ -53,215 +55,287 @@ fn half(v: u32, shift: u32) -> i64 {
     i64::from(i16::from_le_bytes([b[0], b[1]]))
 }
 
-/// What a blit does, whatever packet asked for it.
-#[derive(Clone, Copy)]
-struct Job {
-    destination: Surface,
-    area: Clip,
-    pixel: u32,
-    rop: u8,
-    /// Which bytes of a pixel are written.
-    mask: [u8; 4],
-    /// Pattern: a colour.
-    colour: u32,
-    /// Source, with its position for the area's corner.
-    source: Option<(Surface, i64, i64)>,
-}
-
-/// One truth table over pattern, source and destination, bit by bit: result
-/// for P, S, D is bit 4P+2S+D of the operation.
-fn combine(rop: u8, p: u8, s: u8, d: u8) -> u8 {
-    let mut out = 0;
-    for term in 0..8u8 {
-        if rop >> term & 1 != 0 {
-            let side = |v: u8, bit: u8| if term & bit != 0 { v } else { !v };
-            out |= side(p, 4) & side(s, 2) & side(d, 1);
-        }
-    }
-    out
-}
-
-/// Whether the operation looks at the destination.
-const fn reads_destination(rop: u8) -> bool {
-    (rop ^ (rop >> 1)) & 0x55 != 0
-}
-
-/// Whether the operation looks at the source.
-const fn reads_source(rop: u8) -> bool {
-    (rop ^ (rop >> 2)) & 0x33 != 0
-}
-
-const COPY_SOURCE: u8 = 0xcc;
-const COPY_PATTERN: u8 = 0xf0;
-
 impl Streamer {
     /// Executes one blitter packet. Forms without a case here have been
-    /// parsed and draw nothing.
+    /// parsed and draw nothing: no public source tells what the fixed patterns
+    /// look like, nor all about chroma keys.
     pub(crate) fn blit(&mut self, packet: &[u32]) -> Result<(), Stop> {
         let dw0 = operand(packet, 0)?;
-        match (dw0 >> 22) & 0x7f {
+        let pattern =
+            |p: &mut Self, i| p.colour_pattern(dw0, operand(packet, 1)?, address(packet, i)?);
+        let mut job = match (dw0 >> 22) & 0x7f {
             op::XY_SETUP_BLT => {
-                self.clip = Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?);
+                self.setup = Setup::new(packet, None)?;
+                return Ok(());
+            }
+            op::XY_SETUP_MONO_PATTERN_SL_BLT => {
+                self.setup = Setup::new(packet, Some(rows(packet, 8)?))?;
+                return Ok(());
             }
             op::XY_SETUP_CLIP_BLT => {
-                self.clip = Clip::from_corners(operand(packet, 1)?, operand(packet, 2)?);
+                self.setup.clip = Clip::from_corners(operand(packet, 1)?, operand(packet, 2)?);
+                return Ok(());
             }
-            op::XY_COLOR_BLT => {
-                let job = self.xy_job(packet, operand(packet, 6)?)?;
-                self.draw(job)?;
+            op::XY_PIXEL_BLT => {
+                let at = operand(packet, 1)?;
+                let mut area = Clip::from_corners(at, 0);
+                (area.right, area.bottom) = (area.left + 1, area.top + 1);
+                self.setup_job(dw0, area)
             }
+            op::XY_SCANLINES_BLT => {
+                let area = Clip::from_corners(operand(packet, 1)?, operand(packet, 2)?);
+                let mut job = self.setup_job(dw0, area);
+                let setup = self.setup;
+                job.pattern = match setup.rows {
+                    Some(rows) => Pattern::mono(
+                        rows,
+                        setup.colours(blt::PATTERN_TRANSPARENT),
+                        blt::pattern_seed(dw0),
+                    ),
+                    None => self.colour_pattern(dw0, setup.br13, setup.pattern)?,
+                };
+                job
+            }
+            op::XY_TEXT_BLT | op::XY_TEXT_IMMEDIATE_BLT => {
+                let area = Clip::from_corners(operand(packet, 1)?, operand(packet, 2)?);
+                let mut job = self.setup_job(dw0, area);
+                let data = if (dw0 >> 22) & 0x7f == op::XY_TEXT_BLT {
+                    Data::Memory(address_bytes(packet, 3)?)
+                } else {
+                    Data::Inline(packet.get(3..).unwrap_or_default())
+                };
+                let width = area.right - area.left;
+                let first = blt::first_bit(dw0);
+                let stride = if dw0 & blt::TEXT_BYTE_PACKED != 0 {
+                    (i64::from(first) + width + 7) & !7
+                } else {
+                    width
+                };
+                let colours = self.setup.colours(blt::SOURCE_TRANSPARENT);
+                job.source = Source::Mono(Mono::new(data, first, stride, colours));
+                job
+            }
+            op::XY_COLOR_BLT => self.xy_job(packet, Pattern::Solid(operand(packet, 6)?))?,
+            op::XY_PAT_BLT => {
+                let pattern = pattern(self, 6)?;
+                self.xy_job(packet, pattern)?
+            }
+            op::XY_PAT_BLT_IMMEDIATE => self.xy_job(packet, inline_pattern(packet, 6)?)?,
+            op::XY_MONO_PAT_BLT => self.xy_job(packet, mono_pattern(packet, 6)?)?,
             op::XY_SRC_COPY_BLT => {
-                let mut job = self.xy_job(packet, 0)?;
-                let tiled = dw0 & blt::SRC_TILED != 0;
-                let y = self.swctrl() & blt::SWCTRL_SRC_Y != 0;
-                let from = surface(address_bytes(packet, 8)?, operand(packet, 7)?, tiled, y);
-                let corner = Clip::from_corners(operand(packet, 2)?, 0);
-                let at = operand(packet, 6)?;
-                // Clipping the destination moves the source along.
-                let x = half(at, 0) + (job.area.left - corner.left);
-                let y = half(at, 16) + (job.area.top - corner.top);
-                job.source = Some((from, x, y));
-                self.draw(job)?;
+                let job = self.xy_job(packet, Pattern::Solid(0))?;
+                self.with_source(packet, job)?
+            }
+            op::XY_MONO_SRC_COPY_BLT => {
+                let job = self.xy_job(packet, Pattern::Solid(0))?;
+                with_mono(packet, job, Data::Memory(address_bytes(packet, 6)?), 8)?
+            }
+            op::XY_MONO_SRC_COPY_IMMEDIATE_BLT => {
+                let job = self.xy_job(packet, Pattern::Solid(0))?;
+                let data = packet.get(8..).unwrap_or_default();
+                with_mono(packet, job, Data::Inline(data), 6)?
+            }
+            op::XY_FULL_BLT => {
+                let pattern = pattern(self, 10)?;
+                let job = self.xy_job(packet, pattern)?;
+                self.with_source(packet, job)?
+            }
+            op::XY_FULL_MONO_SRC_BLT => {
+                let pattern = pattern(self, 10)?;
+                let job = self.xy_job(packet, pattern)?;
+                with_mono(packet, job, Data::Memory(address_bytes(packet, 6)?), 8)?
+            }
+            op::XY_FULL_MONO_PATTERN_BLT => {
+                let job = self.xy_job(packet, mono_pattern(packet, 10)?)?;
+                self.with_source(packet, job)?
+            }
+            op::XY_FULL_MONO_PATTERN_MONO_SRC_BLT => {
+                let job = self.xy_job(packet, mono_pattern(packet, 10)?)?;
+                with_mono(packet, job, Data::Memory(address_bytes(packet, 6)?), 8)?
+            }
+            op::XY_FULL_IMMEDIATE_PATTERN_BLT => {
+                let job = self.xy_job(packet, inline_pattern(packet, 10)?)?;
+                self.with_source(packet, job)?
+            }
+            op::XY_FULL_MONO_SRC_IMMEDIATE_PATTERN_BLT => {
+                let job = self.xy_job(packet, inline_pattern(packet, 10)?)?;
+                with_mono(packet, job, Data::Memory(address_bytes(packet, 6)?), 8)?
             }
             op::COLOR_BLT => {
                 let mut job = linear_job(packet)?;
-                job.colour = operand(packet, 5)?;
-                self.draw(job)?;
+                job.pattern = Pattern::Solid(operand(packet, 5)?);
+                job
             }
             op::SRC_COPY_BLT => {
                 let mut job = linear_job(packet)?;
                 let from = surface(address_bytes(packet, 6)?, operand(packet, 5)?, false, false);
-                job.source = Some((from, 0, 0));
-                self.draw(job)?;
+                job.source = Source::Surface(from, 0, 0);
+                job
             }
-            _ => {}
+            _ => return Ok(()),
+        };
+        job.clip(self.setup.clip);
+        self.draw(&job)
+    }
+
+    /// A colour pattern in memory.
+    fn colour_pattern(&mut self, dw0: u32, br13: u32, at: u64) -> Result<Pattern, Stop> {
+        let n = usize::try_from(blt::pixel_bytes(br13)).unwrap_or(4);
+        let mut bytes = [0; 256];
+        if let Some(bytes) = bytes.get_mut(..64 * n) {
+            self.memory.read(Space::Ppgtt, at & !0x3f, bytes)?;
         }
-        Ok(())
+        Ok(Pattern::colour(&bytes, n, blt::pattern_seed(dw0)))
+    }
+
+    /// A job on the destination that was set up, of its foreground.
+    fn setup_job(&self, dw0: u32, area: Clip) -> Job<'static> {
+        let setup = &self.setup;
+        let tiled = dw0 & blt::DST_TILED != 0;
+        let y = self.swctrl() & blt::SWCTRL_DST_Y != 0;
+        Job {
+            destination: surface(setup.base, setup.br13, tiled, y),
+            area,
+            corner: (area.left, area.top),
+            clipped: setup.br13 & blt::CLIP != 0,
+            pixel: blt::pixel_bytes(setup.br13),
+            rop: blt::rop(setup.br13),
+            mask: byte_mask(setup.dw0, setup.br13),
+            pattern: Pattern::Solid(setup.foreground),
+            source: Source::None,
+        }
+    }
+
+    /// The job with the source surface in dwords 6 to 9.
+    fn with_source<'a>(&self, packet: &[u32], mut job: Job<'a>) -> Result<Job<'a>, Stop> {
+        let tiled = operand(packet, 0)? & blt::SRC_TILED != 0;
+        let y = self.swctrl() & blt::SWCTRL_SRC_Y != 0;
+        let from = surface(address_bytes(packet, 8)?, operand(packet, 7)?, tiled, y);
+        let at = operand(packet, 6)?;
+        job.source = Source::Surface(from, half(at, 0), half(at, 16));
+        Ok(job)
     }
 
     fn swctrl(&self) -> u32 {
         self.core.registers.get(ring::BCS_SWCTRL)
     }
 
-    /// What XY_COLOR_BLT and XY_SRC_COPY_BLT have in common.
-    fn xy_job(&self, packet: &[u32], colour: u32) -> Result<Job, Stop> {
+    /// What all with corners and a destination of their own have in common.
+    fn xy_job(&self, packet: &[u32], pattern: Pattern) -> Result<Job<'static>, Stop> {
         let dw0 = operand(packet, 0)?;
         let br13 = operand(packet, 1)?;
         let tiled = dw0 & blt::DST_TILED != 0;
         let y = self.swctrl() & blt::SWCTRL_DST_Y != 0;
-        let mut area = Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?);
-        if br13 & blt::CLIP != 0 {
-            area = area.intersect(self.clip);
-        }
-        let pixel = blt::pixel_bytes(br13);
-        let on = |bit| if dw0 & bit != 0 { 0xff } else { 0 };
-        let mask = if pixel == 4 {
-            let rgb = on(blt::WRITE_RGB);
-            [rgb, rgb, rgb, on(blt::WRITE_ALPHA)]
-        } else {
-            [0xff; 4]
-        };
+        let area = Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?);
         Ok(Job {
             destination: surface(address_bytes(packet, 4)?, br13, tiled, y),
             area,
-            pixel,
+            corner: (area.left, area.top),
+            clipped: br13 & blt::CLIP != 0,
+            pixel: blt::pixel_bytes(br13),
             rop: blt::rop(br13),
-            mask,
-            colour,
-            source: None,
+            mask: byte_mask(dw0, br13),
+            pattern,
+            source: Source::None,
+        })
+    }
+}
+
+/// Which bytes of a pixel are written.
+fn byte_mask(dw0: u32, br13: u32) -> [u8; 4] {
+    let on = |bit| if dw0 & bit != 0 { 0xff } else { 0 };
+    if blt::pixel_bytes(br13) == 4 {
+        let rgb = on(blt::WRITE_RGB);
+        [rgb, rgb, rgb, on(blt::WRITE_ALPHA)]
+    } else {
+        [0xff; 4]
+    }
+}
+
+/// The job with a monochrome source, whose colours are in dwords `colours` and
+/// the next. Its rows are whole words (xf86-video-intel
+/// `src/sna/sna_accel.c:sna_put_xybitmap_blt`).
+fn with_mono<'a>(
+    packet: &[u32],
+    mut job: Job<'a>,
+    data: Data<'a>,
+    colours: u32,
+) -> Result<Job<'a>, Stop> {
+    let first = blt::first_bit(operand(packet, 0)?);
+    let width = job.area.right - job.area.left;
+    let stride = (i64::from(first) + width + 15) & !15;
+    let colours = Colours {
+        background: operand(packet, colours)?,
+        foreground: operand(packet, colours + 1)?,
+        transparent: operand(packet, 1)? & blt::SOURCE_TRANSPARENT != 0,
+    };
+    job.source = Source::Mono(Mono::new(data, first, stride, colours));
+    Ok(job)
+}
+
+/// A monochrome pattern: two colours, then eight rows of bits.
+fn mono_pattern(packet: &[u32], at: u32) -> Result<Pattern, Stop> {
+    let colours = Colours {
+        background: operand(packet, at)?,
+        foreground: operand(packet, at + 1)?,
+        transparent: operand(packet, 1)? & blt::PATTERN_TRANSPARENT != 0,
+    };
+    let seed = blt::pattern_seed(operand(packet, 0)?);
+    Ok(Pattern::mono(rows(packet, at + 2)?, colours, seed))
+}
+
+/// Eight rows of eight bits.
+fn rows(packet: &[u32], at: u32) -> Result<[u8; 8], Stop> {
+    Ok(join(operand(packet, at)?, operand(packet, at + 1)?).to_le_bytes())
+}
+
+/// A colour pattern in the command; what it is short of is 0.
+fn inline_pattern(packet: &[u32], at: u32) -> Result<Pattern, Stop> {
+    let n = usize::try_from(blt::pixel_bytes(operand(packet, 1)?)).unwrap_or(4);
+    let mut bytes = [0; 256];
+    let words = packet.get(index(at)..).unwrap_or_default();
+    for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
+    }
+    let seed = blt::pattern_seed(operand(packet, 0)?);
+    Ok(Pattern::colour(&bytes, n, seed))
+}
+
+/// What an XY_SETUP command leaves for text, pixels and scan lines.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Setup {
+    dw0: u32,
+    br13: u32,
+    clip: Clip,
+    base: u64,
+    background: u32,
+    foreground: u32,
+    /// Address of a colour pattern.
+    pattern: u64,
+    /// A monochrome one instead.
+    rows: Option<[u8; 8]>,
+}
+
+impl Setup {
+    fn new(packet: &[u32], rows: Option<[u8; 8]>) -> Result<Self, Stop> {
+        Ok(Self {
+            dw0: operand(packet, 0)?,
+            br13: operand(packet, 1)?,
+            clip: Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?),
+            base: address_bytes(packet, 4)?,
+            background: operand(packet, 6)?,
+            foreground: operand(packet, 7)?,
+            pattern: address(packet, 8)?,
+            rows,
         })
     }
 
-    fn draw(&mut self, job: Job) -> Result<(), Stop> {
-        if job.area.empty() || job.mask == [0; 4] {
-            return Ok(());
+    fn colours(&self, transparent: u32) -> Colours {
+        Colours {
+            background: self.background,
+            foreground: self.foreground,
+            transparent: self.br13 & transparent != 0,
         }
-        let pixel = i64::from(job.pixel);
-        let width = (job.area.right - job.area.left) * pixel;
-        let Ok(len) = usize::try_from(width) else {
-            return Ok(());
-        };
-        let x = job.area.left * pixel;
-        let rows = job.area.bottom - job.area.top;
-        let source = job.source.filter(|_| reads_source(job.rop));
-        let whole = job.mask == [0xff; 4];
-        let under = reads_destination(job.rop) || !whole;
-        let backwards = source.is_some_and(|(s, sx, sy)| {
-            job.destination.order(x, job.area.top) > s.order(sx * pixel, sy)
-        });
-        // Rows that need no combining. A fill that asks for the source it
-        // does not have gets zeros, from the general case.
-        let copy = source.is_some() && job.rop == COPY_SOURCE;
-        let plain = !under && (copy || job.rop == COPY_PATTERN);
-
-        let mut row = std::mem::take(&mut self.row);
-        let mut dst = std::mem::take(&mut self.row_under);
-        row.clear();
-        row.resize(len, 0);
-        dst.clear();
-        dst.resize(len, 0);
-        let pattern = job.colour.to_le_bytes();
-        // Without a source the row is the same each time.
-        if source.is_none() && plain {
-            let n = usize::try_from(job.pixel).unwrap_or(4);
-            for p in row.chunks_exact_mut(n) {
-                p.copy_from_slice(&pattern[..n]);
-            }
-        }
-        let mut result = Ok(());
-        for i in 0..rows {
-            if self.unit().must_stop() {
-                result = Err(Stop::Reset);
-                break;
-            }
-            let i = if backwards { rows - 1 - i } else { i };
-            let y = job.area.top + i;
-            result = (|| {
-                if let Some((s, sx, sy)) = source {
-                    self.read_row(s, sx * pixel, sy + i, &mut row)?;
-                }
-                if under {
-                    self.read_row(job.destination, x, y, &mut dst)?;
-                }
-                if plain {
-                    return self.write_row(job.destination, x, y, &row);
-                }
-                let n = usize::try_from(job.pixel).unwrap_or(4);
-                for (k, (s, d)) in row.iter().zip(dst.iter_mut()).enumerate() {
-                    let byte = k % n;
-                    let s = if source.is_some() { *s } else { 0 };
-                    let v = combine(job.rop, pattern[byte], s, *d);
-                    *d = (v & job.mask[byte]) | (*d & !job.mask[byte]);
-                }
-                self.write_row(job.destination, x, y, &dst)
-            })();
-            if result.is_err() {
-                break;
-            }
-        }
-        self.row = row;
-        self.row_under = dst;
-        let drawn = usize::try_from(rows).unwrap_or(0).saturating_mul(len);
-        self.pace.drawn(drawn);
-        result
-    }
-
-    fn read_row(&mut self, s: Surface, x: i64, y: i64, row: &mut [u8]) -> Result<(), Stop> {
-        for (at, part) in s.pieces(x, y, row.len()) {
-            if let Some(part) = row.get_mut(part) {
-                self.memory.read(Space::Ppgtt, at, part)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn write_row(&mut self, s: Surface, x: i64, y: i64, row: &[u8]) -> Result<(), Stop> {
-        for (at, part) in s.pieces(x, y, row.len()) {
-            if let Some(part) = row.get(part) {
-                self.memory.write(Space::Ppgtt, at, part)?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -281,7 +355,7 @@ fn surface(base: u64, pitch: u32, tiled: bool, y: bool) -> Surface {
 
 /// COLOR_BLT and SRC_COPY_BLT: a linear area given by height and width in
 /// bytes; they have no masks.
-fn linear_job(packet: &[u32]) -> Result<Job, Stop> {
+fn linear_job(packet: &[u32]) -> Result<Job<'static>, Stop> {
     let br13 = operand(packet, 1)?;
     let size = operand(packet, 2)?;
     let pixel = blt::pixel_bytes(br13);
@@ -294,11 +368,13 @@ fn linear_job(packet: &[u32]) -> Result<Job, Stop> {
             right: field(0) / i64::from(pixel),
             bottom: field(16),
         },
+        corner: (0, 0),
+        clipped: false,
         pixel,
         rop: blt::rop(br13),
         mask: [0xff; 4],
-        colour: operand(packet, 4 + 1)?,
-        source: None,
+        pattern: Pattern::Solid(0),
+        source: Source::None,
     })
 }
 
@@ -312,19 +388,6 @@ fn address_bytes(packet: &[u32], i: u32) -> Result<u64, Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_raster_operation_is_its_truth_table() {
-        let (p, s, d) = (0b1111_0000, 0b1100_1100, 0b1010_1010);
-        for rop in 0..=255 {
-            // These operands run through every combination in order.
-            assert_eq!(combine(rop, p, s, d), rop);
-            let without = combine(rop, p, s, 0) == combine(rop, p, s, 0xff);
-            assert_eq!(reads_destination(rop), !without, "{rop:#x}");
-            let without = combine(rop, p, 0, d) == combine(rop, p, 0xff, d);
-            assert_eq!(reads_source(rop), !without, "{rop:#x}");
-        }
-    }
 
     #[test]
     fn rectangles_are_signed_and_half_open() {

@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
-/// Nanoseconds of one timestamp unit: Broadwell counts at 12.5 MHz
-/// (Linux `gt/intel_gt_clock_utils.c:gen5_read_clock_frequency` and its
-/// Gen8 neighbour).
-const TICK_NS: u64 = 80;
+use gen8::platform::Rate;
 
 /// A counter that starts with the GPU and never runs back.
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
+    /// The timestamps' units.
+    rate: Rate,
 }
 
 impl Clock {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         Self {
             start: Instant::now(),
+            rate,
         }
     }
 
@@ -27,6 +27,6 @@ impl Clock {
 
     /// Timestamp units since the GPU started.
     pub(crate) fn ticks(&self) -> u64 {
-        self.ns() / TICK_NS
+        self.rate.ticks(self.ns())
     }
 }

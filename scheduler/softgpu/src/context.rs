@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use gen8::csb::Descriptor;
-use gen8::{Engine, lrc, regs, ring};
+use gen8::{Engine, lrc, ring};
 
 use crate::bits::{hi, join, lo};
+use crate::blit::Setup;
 use crate::core::Core;
 use crate::counters::count;
 use crate::memory::Space;
+use crate::observer::Why;
 use crate::position::{Batch, Flow, Ring};
 use crate::stream::{Stop, Streamer};
 
@@ -86,12 +88,14 @@ impl Streamer {
         self.second = Batch::NONE;
         self.arbitrate = true;
         self.predication = 0;
+        self.setup = Setup::default();
+        self.awaited = None;
         if descriptor.addressing_mode() != Descriptor::MODE_PPGTT48 {
             return Err(Stop::Instruction);
         }
         let mut image = Image([0; 4096]);
         self.memory
-            .read(Space::Ggtt, at(descriptor, 0), &mut image.0)?;
+            .read_for(Why::Context, Space::Ggtt, at(descriptor, 0), &mut image.0)?;
         self.load_ring(&image);
         let root = image.qword(lrc::PDP0_LDW, lrc::PDP0_UDW);
         self.memory.set_root(root);
@@ -117,6 +121,8 @@ impl Streamer {
         self.publish_batch();
         if e == Engine::Rcs {
             core.set_ring(e, ring::R_PWR_CLK_STATE, image.dword(lrc::R_PWR_CLK_STATE));
+        }
+        if core.platform.image(e).runs_at_restore() {
             let indirect = image.dword(lrc::INDIRECT_CTX);
             let per_context = image.dword(lrc::PER_CTX_BB);
             core.set_ring(e, ring::INDIRECT_CTX, indirect);
@@ -156,7 +162,10 @@ impl Streamer {
     /// Takes the tail from the image again, as a lite restore does.
     pub(crate) fn resample_tail(&mut self) -> Result<(), Stop> {
         let from = at(self.context.descriptor, lrc::RING_TAIL);
-        let tail = self.memory.read_u32(Space::Ggtt, from)?;
+        let mut tail = [0; 4];
+        self.memory
+            .read_for(Why::Context, Space::Ggtt, from, &mut tail)?;
+        let tail = u32::from_le_bytes(tail);
         self.ring.tail = (tail & lrc::TAIL_OFFSET)
             .checked_rem(self.ring.size)
             .unwrap_or(0);
@@ -172,13 +181,14 @@ impl Streamer {
     /// Restores the registers of the context. The image is the guest's to
     /// write, so only their values are taken from it, never their places.
     fn load_private(&mut self, image: &Image) {
-        let count = regs::context(self.engine).count();
+        let rules = self.core.platform.rules;
+        let count = rules.context(self.engine).count();
         let expect = u32::try_from(count).unwrap_or(u32::MAX);
         if image.dword(lrc::PRIVATE) != PRIVATE_MAGIC || image.dword(lrc::PRIVATE + 1) != expect {
             return;
         }
         self.predication = image.dword(lrc::PRIVATE + 2) & 0xf;
-        for (i, offset) in regs::context(self.engine).enumerate() {
+        for (i, offset) in rules.context(self.engine).enumerate() {
             let v = image.dword(lrc::PRIVATE + PRIVATE_HEADER + i);
             if v != 0 {
                 self.core.registers.set(offset, v);
@@ -238,7 +248,11 @@ impl Streamer {
     pub(crate) fn save(&mut self) -> Result<(), Stop> {
         let d = self.context.descriptor;
         let (core, e) = (self.core.clone(), self.engine);
-        let mut put = |dword, v| self.memory.write_u32(Space::Ggtt, at(d, dword), v);
+        let mut put = |dword, v: u32| {
+            let bytes = v.to_le_bytes();
+            self.memory
+                .write_for(Why::Context, Space::Ggtt, at(d, dword), &bytes)
+        };
         put(lrc::RING_HEAD, self.ring.head)?;
         put(
             lrc::CONTEXT_CONTROL,
@@ -246,7 +260,11 @@ impl Streamer {
         )?;
         put(lrc::CTX_TIMESTAMP, context_timestamp(&core, e))?;
         let b = self.batch_registers();
-        let mut put = |dword, v| self.memory.write_u32(Space::Ggtt, at(d, dword), v);
+        let mut put = |dword, v: u32| {
+            let bytes = v.to_le_bytes();
+            self.memory
+                .write_for(Why::Context, Space::Ggtt, at(d, dword), &bytes)
+        };
         put(lrc::BB_HEAD, lo(b.first))?;
         put(lrc::BB_HEAD_UDW, hi(b.first))?;
         put(lrc::BB_STATE, b.first_state)?;
@@ -254,7 +272,8 @@ impl Streamer {
         put(lrc::SBB_HEAD_UDW, hi(b.second))?;
         put(lrc::SBB_STATE, b.second_state)?;
         if self.context.control & lrc::SAVE_INHIBIT == 0 {
-            let values: Vec<u32> = regs::context(e).map(|o| core.registers.get(o)).collect();
+            let offsets = core.platform.rules.context(e);
+            let values: Vec<u32> = offsets.map(|o| core.registers.get(o)).collect();
             let header = [
                 PRIVATE_MAGIC,
                 u32::try_from(values.len()).unwrap_or(u32::MAX),
@@ -266,7 +285,7 @@ impl Streamer {
                 .flat_map(|v| v.to_le_bytes())
                 .collect();
             self.memory
-                .write(Space::Ggtt, at(d, lrc::PRIVATE), &bytes)?;
+                .write_for(Why::Context, Space::Ggtt, at(d, lrc::PRIVATE), &bytes)?;
         }
         Ok(())
     }
@@ -322,9 +341,12 @@ mod tests {
 
     #[test]
     fn every_context_fits_its_page() {
-        for e in Engine::ALL {
-            let end = lrc::PRIVATE + PRIVATE_HEADER + regs::context(e).count();
-            assert!(end <= lrc::PAGE_DWORDS, "{e:?}");
+        for platform in gen8::platform::PLATFORMS {
+            for e in Engine::ALL {
+                let registers = platform.rules.context(e).count();
+                let end = lrc::PRIVATE + PRIVATE_HEADER + registers;
+                assert!(end <= lrc::PAGE_DWORDS, "{platform} {e:?}");
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use gen8::{Engine, csb, irq, ring};
+use gen8::{Engine, Platform, csb, irq, ring};
 use gpu_bus::{Dma, DmaFault, InterruptLine};
 
 use crate::Config;
@@ -13,13 +13,25 @@ use crate::counters::BusCells;
 use crate::execlist::Event;
 use crate::ggtt::Ggtt;
 use crate::interrupt::Interrupts;
+use crate::observer::{Access, Observer, Why};
 use crate::registers::Registers;
 use crate::unit::Unit;
 use crate::write_log::WriteLog;
 
+/// Who reaches memory, and for what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    pub(crate) engine: Engine,
+    pub(crate) why: Why,
+    pub(crate) global: bool,
+    pub(crate) address: u64,
+}
+
 pub(crate) struct Core {
+    pub(crate) platform: &'static Platform,
     dma: Arc<dyn Dma>,
     log: Option<Arc<WriteLog>>,
+    observer: Option<Arc<dyn Observer>>,
     pub(crate) registers: Registers,
     pub(crate) ggtt: Ggtt,
     pub(crate) interrupts: Interrupts,
@@ -40,12 +52,14 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(config: Config, dma: Arc<dyn Dma>, line: Arc<dyn InterruptLine>) -> Self {
         Self {
+            platform: config.platform,
             dma,
             log: config.write_log,
-            registers: Registers::new(),
+            observer: config.observer,
+            registers: Registers::new(config.platform.rules),
             ggtt: Ggtt::new(),
             interrupts: Interrupts::new(line),
-            clock: Clock::new(),
+            clock: Clock::new(config.platform.timestamp),
             bus: BusCells::default(),
             units: Engine::ALL.map(Unit::new),
             atomics: Mutex::new(()),
@@ -61,20 +75,40 @@ impl Core {
         &self.units[engine.index()]
     }
 
-    pub(crate) fn dma(&self) -> &dyn Dma {
-        &*self.dma
-    }
-
-    pub(crate) fn dma_read(&self, address: u64, buf: &mut [u8]) -> Result<(), DmaFault> {
-        self.dma.read(address, buf)
-    }
-
-    pub(crate) fn dma_write(&self, address: u64, data: &[u8]) -> Result<(), DmaFault> {
-        self.dma.write(address, data)?;
-        if let Some(log) = &self.log {
-            log.record(address, data.len());
-        }
+    pub(crate) fn dma_read(&self, by: Reach, bus: u64, buf: &mut [u8]) -> Result<(), DmaFault> {
+        self.dma.read(bus, buf)?;
+        self.observe(by, false, bus, buf.len());
         Ok(())
+    }
+
+    pub(crate) fn dma_write(&self, by: Reach, bus: u64, data: &[u8]) -> Result<(), DmaFault> {
+        self.dma.write(bus, data)?;
+        if let Some(log) = &self.log {
+            log.record(bus, data.len());
+        }
+        self.observe(by, true, bus, data.len());
+        Ok(())
+    }
+
+    fn observe(&self, by: Reach, write: bool, bus: u64, len: usize) {
+        if let Some(observer) = &self.observer {
+            let Reach {
+                engine,
+                why,
+                global,
+                address,
+            } = by;
+            observer.reached(&Access {
+                engine,
+                why,
+                global,
+                write,
+                address,
+                bus,
+                len,
+                header: self.ring(engine, ring::IPEHR),
+            });
+        }
     }
 
     /// A register of `engine`'s block.
@@ -106,9 +140,15 @@ impl Core {
             entry[4..].copy_from_slice(&event.context.to_le_bytes());
             let at = bus + u64::from(csb::HWSP_BUFFER + 8 * next);
             let pointer = bus + u64::from(csb::HWSP_WRITE_POINTER);
+            let by = Reach {
+                engine,
+                why: Why::Status,
+                global: true,
+                address: page.into(),
+            };
             let written = self
-                .dma_write(at, &entry)
-                .and_then(|()| self.dma_write(pointer, &next.to_le_bytes()));
+                .dma_write(by, at, &entry)
+                .and_then(|()| self.dma_write(by, pointer, &next.to_le_bytes()));
             if let Err(e) = written {
                 log::debug!("{engine:?}: status event lost: {e}");
             }

@@ -2,6 +2,7 @@
 
 use crate::bits::index;
 use crate::memory::{AddressFault, Memory, Space};
+use crate::observer::Why;
 
 const PAGE: u64 = 4096;
 /// Fetched first after a jump: most batches are short.
@@ -50,7 +51,7 @@ impl Fetcher {
         self.len = 0;
         let n = u32::try_from(n).unwrap_or(4);
         if let Some(part) = self.buf.get_mut(..index(n)) {
-            memory.read(space, at, part)?;
+            memory.read_for(Why::Commands, space, at, part)?;
         }
         self.base = at;
         self.space = space;

@@ -1,4 +1,4 @@
-//! A software Gen8 GPU behind registers, GTT, DMA and interrupts.
+//! A software Gen8 or Gen9 GPU behind registers, GTT, DMA and interrupts.
 //!
 //! [`SoftGpu`] implements [`gpu_bus::Gpu`]; a driver uses it as it uses
 //! hardware. Four engines run at once, a thread each. README.md says what
@@ -22,10 +22,13 @@ mod math;
 mod memory;
 mod mi;
 mod mmio;
+mod observer;
 mod pace;
+mod pattern;
 mod pipe_control;
 mod position;
 mod ppgtt;
+mod raster;
 mod registers;
 mod stream;
 mod surface;
@@ -40,10 +43,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use gen8::{Engine, ring};
+use gen8::{Engine, Platform, ring};
 use gpu_bus::{BAR0_SIZE, Dma, GGTT_BASE, Gpu, InterruptLine};
 
 pub use counters::{BusCounters, Counters, EngineCounters};
+pub use observer::{Access, Observer, Why};
 pub use write_log::WriteLog;
 
 use crate::bits::{hi, join, lo};
@@ -54,6 +58,8 @@ use crate::registers::REGISTER_BYTES;
 /// What can be chosen about a GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    /// What the GPU is.
+    pub platform: &'static Platform,
     /// Nanoseconds each register read takes (0: as fast as it can). The
     /// caller spins, as a CPU stalls on an uncached read.
     pub register_read_cost_ns: u32,
@@ -67,6 +73,8 @@ pub struct Config {
     pub blit_cost_ns_per_kib: u32,
     /// Where to note every page written. For tests only.
     pub write_log: Option<Arc<WriteLog>>,
+    /// Who is told of every access to memory. For tests only.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// The GPU. Its engines stop when it is dropped.

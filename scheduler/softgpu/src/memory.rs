@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use gen8::Engine;
 
-use crate::core::Core;
+use crate::core::{Core, Reach};
 use crate::counters::count;
+use crate::observer::Why;
 use crate::ppgtt::{self, Tlb};
 
 /// Which table translates an address.
@@ -80,7 +81,14 @@ impl Memory {
                 let mapping = match self.tlb.get(address) {
                     Some(m) => m,
                     None => {
-                        let m = ppgtt::walk(self.core.dma(), self.root, address)
+                        let by = Reach {
+                            engine: self.engine,
+                            why: Why::Tables,
+                            global: false,
+                            address,
+                        };
+                        let load = |at, raw: &mut [u8]| self.core.dma_read(by, at, raw);
+                        let m = ppgtt::walk(load, self.root, address)
                             .map_err(|_| fault)?
                             .ok_or(fault)?;
                         self.tlb.put(address, m);
@@ -103,8 +111,28 @@ impl Memory {
         }
     }
 
+    const fn reach(&self, why: Why, space: Space, address: u64) -> Reach {
+        Reach {
+            engine: self.engine,
+            why,
+            global: matches!(space, Space::Ggtt),
+            address,
+        }
+    }
+
+    /// Reads what a command asks for.
     pub(crate) fn read(
         &mut self,
+        space: Space,
+        address: u64,
+        buf: &mut [u8],
+    ) -> Result<(), AddressFault> {
+        self.read_for(Why::Data, space, address, buf)
+    }
+
+    pub(crate) fn read_for(
+        &mut self,
+        why: Why,
         space: Space,
         address: u64,
         buf: &mut [u8],
@@ -115,8 +143,9 @@ impl Memory {
             let (part, tail) = rest.split_at_mut(Self::in_page(at, rest.len()));
             rest = tail;
             if let Some(bus) = self.bus(space, at, false)? {
+                let by = self.reach(why, space, at);
                 self.core
-                    .dma_read(bus, part)
+                    .dma_read(by, bus, part)
                     .map_err(|_| AddressFault { address: at, space })?;
             }
             at = Self::canonical(space, Self::next_page(at));
@@ -124,8 +153,19 @@ impl Memory {
         Ok(())
     }
 
+    /// Writes what a command asks for.
     pub(crate) fn write(
         &mut self,
+        space: Space,
+        address: u64,
+        data: &[u8],
+    ) -> Result<(), AddressFault> {
+        self.write_for(Why::Data, space, address, data)
+    }
+
+    pub(crate) fn write_for(
+        &mut self,
+        why: Why,
         space: Space,
         address: u64,
         data: &[u8],
@@ -137,8 +177,9 @@ impl Memory {
             let (part, tail) = rest.split_at(Self::in_page(at, rest.len()));
             rest = tail;
             if let Some(bus) = self.bus(space, at, true)? {
+                let by = self.reach(why, space, at);
                 self.core
-                    .dma_write(bus, part)
+                    .dma_write(by, bus, part)
                     .map_err(|_| AddressFault { address: at, space })?;
             }
             at = Self::canonical(space, Self::next_page(at));

@@ -124,9 +124,15 @@ impl Streamer {
                     self.end_batch();
                 }
             }
+            op::SEMAPHORE_SIGNAL => {
+                if let Some(target) = semaphore::target(dw0) {
+                    self.memory.touched = true;
+                    self.core.unit(target).signal(operand(packet, 1)?);
+                }
+            }
             // NOOP with an id, arbitration checks, events that have always
-            // happened, display commands without a display, signals without
-            // anyone who waits for one, and state nothing here uses.
+            // happened, display commands without a display, and state nothing
+            // here uses.
             _ => {}
         }
         Ok(())
@@ -139,6 +145,16 @@ impl Streamer {
         let at = address(packet, 2)?;
         if dw0 & semaphore::REGISTER_POLL != 0 {
             return Err(Stop::Instruction);
+        }
+        if dw0 & semaphore::POLL == 0 {
+            // Memory is looked at now, and after each signal. The count is
+            // taken first: a signal that comes meanwhile is not lost.
+            let signals = Some(self.unit().signals());
+            if self.awaited == signals {
+                self.memory.touched = false;
+                return Ok(false);
+            }
+            self.awaited = signals;
         }
         let space = self.operand_space(dw0 & flags::USE_GGTT != 0);
         let memory = self.memory.read_u32(space, at)?;

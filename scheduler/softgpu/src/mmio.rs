@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use gen8::{Engine, EngineSet, regs, ring};
+use gen8::{Engine, EngineSet, ring};
 
 use crate::context::context_timestamp;
 use crate::core::Core;
@@ -159,7 +159,7 @@ impl Core {
 
     /// The hardware's list, and what the driver added to it.
     fn user_writable(&self, engine: Engine, offset: u32) -> bool {
-        regs::user_writable(engine, offset)
+        self.platform.rules.user_writable(engine, offset)
             || (offset != 0
                 && (0..ring::FORCE_TO_NONPRIV_SLOTS).any(|i| {
                     let slot = self.ring(engine, ring::FORCE_TO_NONPRIV + i * 4);

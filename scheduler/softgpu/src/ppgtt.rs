@@ -1,7 +1,7 @@
 //! Per-process page tables: the four-level walk and its cache.
 
 use gen8::pte::{self, Level};
-use gpu_bus::{Dma, DmaFault};
+use gpu_bus::DmaFault;
 
 /// A page the walk found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,15 +12,20 @@ pub(crate) struct Mapping {
     pub(crate) writable: bool,
 }
 
-/// Walks the tables at `root` for a 48-bit address. `None`: not mapped.
-pub(crate) fn walk(dma: &dyn Dma, root: u64, address: u64) -> Result<Option<Mapping>, DmaFault> {
+/// Walks the tables at `root` for a 48-bit address; `load` reads memory.
+/// `None`: not mapped.
+pub(crate) fn walk(
+    load: impl Fn(u64, &mut [u8]) -> Result<(), DmaFault>,
+    root: u64,
+    address: u64,
+) -> Result<Option<Mapping>, DmaFault> {
     let mut table = root & pte::ADDRESS;
     let mut level = Level::Pml4;
     let mut writable = true;
     loop {
         let index = u64::try_from(level.index(address)).unwrap_or(0);
         let mut raw = [0; 8];
-        dma.read(table + index * 8, &mut raw)?;
+        load(table + index * 8, &mut raw)?;
         let entry = u64::from_le_bytes(raw);
         if entry & pte::PRESENT == 0 {
             return Ok(None);
@@ -110,6 +115,7 @@ impl Tlb {
 mod tests {
     use std::collections::BTreeMap;
 
+    use gpu_bus::Dma;
     use proptest::prelude::*;
 
     use super::*;
@@ -117,13 +123,19 @@ mod tests {
 
     const RW: u64 = pte::PRESENT | pte::WRITABLE;
 
+    fn in_ram(ram: &Ram, root: u64, address: u64) -> Result<Option<Mapping>, DmaFault> {
+        walk(|at, raw| ram.read(at, raw), root, address)
+    }
+
     #[test]
     fn a_huge_page_ends_the_walk() {
         let ram = Ram::new(64 << 10);
         ram.put64(0x1000, 0x2000 | RW);
         ram.put64(0x2000, 0x3000 | RW);
         ram.put64(0x3000 + 8, 0x40_0000 | RW | pte::PDE_2M);
-        let m = walk(&ram, 0x1000, 0x20_0000 + 0x12_3456).unwrap().unwrap();
+        let m = in_ram(&ram, 0x1000, 0x20_0000 + 0x12_3456)
+            .unwrap()
+            .unwrap();
         assert_eq!(m.frame, 0x40_0000 + 0x12_3000);
         assert!(m.writable);
     }
@@ -135,19 +147,19 @@ mod tests {
         ram.put64(0x2000, 0x3000 | RW);
         ram.put64(0x3000, 0x4000 | RW);
         ram.put64(0x4000, 0x5000 | RW);
-        let m = walk(&ram, 0x1000, 0).unwrap().unwrap();
+        let m = in_ram(&ram, 0x1000, 0).unwrap().unwrap();
         assert!(!m.writable);
-        assert_eq!(walk(&ram, 0x1000, 0x1000), Ok(None));
+        assert_eq!(in_ram(&ram, 0x1000, 0x1000), Ok(None));
     }
 
     #[test]
     fn tables_outside_memory_fault() {
         let ram = Ram::new(8 << 10);
         ram.put64(0x1000, 0x7f_0000_0000 | RW);
-        assert!(walk(&ram, 0x1000, 0).is_err());
+        assert!(in_ram(&ram, 0x1000, 0).is_err());
         // A table that names itself ends after four levels.
         ram.put64(0x1000, 0x1000 | RW);
-        let m = walk(&ram, 0x1000, 0).unwrap().unwrap();
+        let m = in_ram(&ram, 0x1000, 0).unwrap().unwrap();
         assert_eq!(m.frame, 0x1000);
     }
 
@@ -190,7 +202,7 @@ mod tests {
                 ram.put64(table + 8 * u64::try_from(level.index(address)).unwrap(), (frame << 12) | RW);
             }
             for page in pages.keys().copied().chain(probes) {
-                let got = walk(&ram, 0x1000, page << 12).unwrap().map(|m| m.frame);
+                let got = in_ram(&ram, 0x1000, page << 12).unwrap().map(|m| m.frame);
                 prop_assert_eq!(got, pages.get(&page).map(|f| f << 12));
             }
         }

@@ -8,7 +8,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use gen8::{Engine, regs, ring};
+use gen8::regs::{self, Rules};
+use gen8::{Engine, ring};
 
 use crate::bits::index;
 
@@ -21,13 +22,15 @@ const PAGE_DWORDS: usize = 1024;
 pub(crate) type Page = [AtomicU32; PAGE_DWORDS];
 
 pub(crate) struct Registers {
+    rules: &'static Rules,
     pages: Vec<OnceLock<Box<Page>>>,
 }
 
 impl Registers {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(rules: &'static Rules) -> Self {
         let pages = index(REGISTER_BYTES) / (PAGE_DWORDS * 4);
         let this = Self {
+            rules,
             pages: (0..pages).map(|_| OnceLock::new()).collect(),
         };
         for e in Engine::ALL {
@@ -100,7 +103,7 @@ impl Registers {
 
     /// The registers of a context as one that was never saved finds them.
     pub(crate) fn reset_context_registers(&self, engine: Engine) {
-        for offset in regs::context(engine) {
+        for offset in self.rules.context(engine) {
             if self.get(offset) != 0 {
                 self.set(offset, 0);
             }
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     fn storage_is_sparse_and_masked() {
-        let r = Registers::new();
+        let r = Registers::new(&regs::GEN8);
         let made = r.pages.iter().filter(|p| p.get().is_some()).count();
         assert_eq!(made, 4, "one page an engine");
         r.store(0x7300, 0x0003_0001);
@@ -128,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_reset_engine_has_its_defaults() {
-        let r = Registers::new();
+        let r = Registers::new(&regs::GEN8);
         let base = Engine::Bcs.mmio_base();
         r.set(base + ring::HWS_PGA, 0x1000);
         r.set(base + ring::GPR0 + 8, 5);

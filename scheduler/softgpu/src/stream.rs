@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use gen8::cmd::{self, Privilege, mi_op};
+use gen8::cmd::{Privilege, mi_op};
 use gen8::{Engine, lrc, ring};
 
 use crate::bits::{hi, index, join, lo};
-use crate::blit::Clip;
+use crate::blit::Setup;
 use crate::context::Loaded;
 use crate::core::Core;
 use crate::counters::count;
@@ -50,7 +50,11 @@ pub(crate) struct Streamer {
     /// MI_SET_PREDICATE: when commands become no-ops.
     pub(crate) predication: u32,
     pub(crate) context: Loaded,
-    pub(crate) clip: Clip,
+    /// What XY_SETUP_BLT left.
+    pub(crate) setup: Setup,
+    /// The signals that had come when memory was last looked at, of a wait that
+    /// goes by them.
+    pub(crate) awaited: Option<u64>,
     pub(crate) row: Vec<u8>,
     pub(crate) row_under: Vec<u8>,
     pub(crate) pace: Pace,
@@ -81,7 +85,8 @@ impl Streamer {
             arbitrate: true,
             predication: 0,
             context: Loaded::default(),
-            clip: Clip::default(),
+            setup: Setup::default(),
+            awaited: None,
             row: Vec::new(),
             row_under: Vec::new(),
             idle_rounds: 0,
@@ -144,11 +149,11 @@ impl Streamer {
             return Ok(self.fetch.dword(&mut self.memory, Space::Ggtt, at, limit)?);
         }
         let b = self.batch();
+        let at = b.at.wrapping_add(u64::from(i) * 4);
         let limit = match self.flow {
-            Flow::Indirect(end) => end.saturating_sub(b.at),
+            Flow::Indirect(end) => end.saturating_sub(at),
             _ => u64::MAX,
         };
-        let at = b.at.wrapping_add(u64::from(i) * 4);
         Ok(self.fetch.dword(&mut self.memory, b.space(), at, limit)?)
     }
 
@@ -183,7 +188,8 @@ impl Streamer {
             self.advance(1);
             return Ok(());
         }
-        let command = cmd::decode(self.engine, dw0).ok_or(Stop::Instruction)?;
+        let found = self.core.platform.commands.decode(self.engine, dw0);
+        let command = found.ok_or(Stop::Instruction)?;
         let n = command.dwords(dw0);
         match self.flow {
             Flow::Ring if u64::from(n) * 4 > u64::from(self.ring.ahead()) => {
@@ -195,7 +201,7 @@ impl Streamer {
             _ => {}
         }
         let client = dw0 >> 29;
-        let pipe_control = dw0 >> 16 == 0x7a00;
+        let pipe_control = command.name == "PIPE_CONTROL";
         if client == 3 && !pipe_control {
             // 3D and media state: nothing here draws.
             self.advance(n);
@@ -212,6 +218,7 @@ impl Streamer {
             self.packet = packet;
             if passed {
                 self.end_rounds();
+                self.awaited = None;
                 self.advance(n);
             } else {
                 // The position stays: the main loop looks for resets and

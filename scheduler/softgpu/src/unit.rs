@@ -50,6 +50,8 @@ pub(crate) struct Unit {
     /// Register writes wait here.
     settled: Condvar,
     pub(crate) counters: EngineCells,
+    /// Semaphore signals that named a context that ran.
+    signals: AtomicU64,
     /// Timestamp at which the running context was loaded, plus one; 0: none.
     pub(crate) loaded_at: AtomicU64,
 }
@@ -66,6 +68,7 @@ impl Unit {
             wake: Condvar::new(),
             settled: Condvar::new(),
             counters: EngineCells::default(),
+            signals: AtomicU64::new(0),
             loaded_at: AtomicU64::new(0),
         }
     }
@@ -99,6 +102,22 @@ impl Unit {
     /// The engine's thread sleeps until something changes.
     pub(crate) fn sleep<'a>(&self, s: MutexGuard<'a, Sched>) -> MutexGuard<'a, Sched> {
         self.wake.wait(s).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// MI_SEMAPHORE_SIGNAL names `context` of this engine. It means something
+    /// to the one that runs alone: others look at memory when they are loaded
+    /// (Broadwell PRM volume 2a, MI_SEMAPHORE_SIGNAL).
+    pub(crate) fn signal(&self, context: u32) {
+        let s = self.lock();
+        if s.list.current().is_some_and(|c| c.context_id() == context) {
+            self.signals.fetch_add(1, Ordering::AcqRel);
+            self.wake.notify_all();
+        }
+    }
+
+    /// How many signals the engine has got.
+    pub(crate) fn signals(&self) -> u64 {
+        self.signals.load(Ordering::Acquire)
     }
 
     /// The engine's thread gives up the CPU for a while, unless something

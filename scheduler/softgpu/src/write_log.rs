@@ -4,7 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use fxhash::FxHashSet;
 
-/// An exact record of the pages a GPU wrote. Nothing but tests may read it.
+/// An exact record of the pages a GPU wrote. Nothing but tests and benches may
+/// read it.
 #[derive(Debug, Default)]
 pub struct WriteLog {
     pages: Mutex<FxHashSet<u64>>,
@@ -34,8 +35,9 @@ impl WriteLog {
         v
     }
 
-    /// Notes a write of `len` bytes at `address`.
-    pub(crate) fn record(&self, address: u64, len: usize) {
+    /// Notes a write of `len` bytes at `address`: by the GPU, or by what
+    /// stands for one.
+    pub fn record(&self, address: u64, len: usize) {
         let Some(last) = u64::try_from(len)
             .ok()
             .and_then(|l| l.checked_sub(1))

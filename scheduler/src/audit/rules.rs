@@ -1,15 +1,13 @@
 //! What each command is checked for.
 
-use gen8::access;
-use gen8::cmd::flags::{batch_start, flush_dw};
-use gen8::cmd::{Command, Guests, mi_op, pipe_control};
+use gen8::cmd::flags::{batch_start, load_register, semaphore};
+use gen8::cmd::{self, AddressField, Command, Guests, Space, mi_op};
 
-use super::{At, AuditError, Auditor, Flow, Rule, Site, refuse};
+use super::{At, AuditError, Auditor, Flow, MAX_STARTS, Rule, Site, refuse};
+use crate::scan;
 
-/// MI_STORE_DATA_INDEX: the offset is into the context's status page. Clear
-/// it means the engine's, which is vgpud's
-/// (Linux `gt/intel_gpu_commands.h:MI_STORE_DWORD_INDEX`).
-const INDEX_PER_PROCESS: u32 = 1 << 21;
+/// The last offset in a status page: up to 8 bytes are stored there.
+const LAST_STATUS: u32 = 0xff8;
 
 /// A dword of a command already known to be long enough.
 fn word(words: &[u32], at: usize) -> u32 {
@@ -19,6 +17,24 @@ fn word(words: &[u32], at: usize) -> u32 {
 fn set(words: &mut [u32], at: usize, value: u32) {
     if let Some(w) = words.get_mut(at) {
         *w = value;
+    }
+}
+
+/// The field is no address in this command. Where one could be global it is
+/// cleared, except for what else it means: a register, or an offset, whose
+/// upper half means nothing.
+fn clear_unused(command: &Command, field: &AddressField, words: &mut [u32]) {
+    if field.space == Space::Ppgtt {
+        return;
+    }
+    let low = usize::from(field.dword);
+    let mut registers = command.registers.iter().filter(|r| r.when.hold(words));
+    if registers.any(|r| r.dword == field.dword) {
+        return;
+    }
+    let offset = command.status.is_some_and(|s| s.holds(words));
+    for at in low + usize::from(offset)..low + field.dwords() {
+        set(words, at, 0);
     }
 }
 
@@ -35,7 +51,8 @@ impl<S: Site> Auditor<'_, S> {
         self.commands += 1;
         let header = word(words, 0);
         let bad = |rule| Err(refuse(command, header, at, rule));
-        if command.guests == Guests::Refused {
+        // Nobody knows the addresses of what only its group is known of.
+        if command.guests == Guests::Refused || command.is_group() {
             return bad(Rule::Forbidden);
         }
         let have = u32::try_from(words.len()).unwrap_or(u32::MAX);
@@ -45,149 +62,108 @@ impl<S: Site> Auditor<'_, S> {
         if !allowed.allow(have) {
             return bad(Rule::Length { have, allowed });
         }
-        let need = |n: u32| {
-            if have < n {
-                return Err(refuse(command, header, at, Rule::Short { have, need: n }));
+        if command.guests == Guests::Nothing {
+            words.fill(0);
+            return Ok(Flow::Next);
+        }
+        self.registers(command, words, at)?;
+        match command.flow {
+            // The end of a batch in a ring is a no-op; what follows is audited
+            // all the same.
+            cmd::Flow::EndsBatch => return Ok(Flow::End),
+            cmd::Flow::StartsBatch => return self.batch_start(command, words, at, depth),
+            // What follows in this buffer may not run.
+            cmd::Flow::MayEndBatch => self.certain = false,
+            // No signal comes: signals go by the ids of contexts, and those
+            // are vgpud's.
+            cmd::Flow::Waits => set(words, 0, header | semaphore::POLL),
+            cmd::Flow::Next => {}
+        }
+        if let Some(status) = command.status.filter(|s| s.holds(words)) {
+            let offset = word(words, status.dword.into()) & !status.flags;
+            if offset > LAST_STATUS {
+                return bad(Rule::StatusOffset { offset });
             }
-            Ok(())
-        };
-        let write = |offset: u32, value: Option<u32>| {
-            if access::may_write(self.engine, offset, value) {
-                return Ok(());
-            }
-            let rule = Rule::RegisterWrite { offset, value };
-            Err(refuse(command, header, at, rule))
-        };
-        let read = |offset: u32| {
-            if access::may_read(self.engine, offset) {
-                return Ok(());
-            }
-            Err(refuse(command, header, at, Rule::RegisterRead { offset }))
-        };
-        let status_offset = |offset: u32| {
-            // Up to 8 bytes are stored there.
-            if offset <= 0xff8 {
-                return Ok(());
-            }
-            Err(refuse(command, header, at, Rule::StatusOffset { offset }))
-        };
+            // The engine's page is vgpud's.
+            set(words, 0, header | status.own);
+        }
+        self.addresses(command, words, at)?;
+        Ok(Flow::Next)
+    }
 
+    /// Checks the registers that a command names, and notes what becomes of
+    /// them and of those it changes without naming them.
+    fn registers(
+        &mut self,
+        command: &'static Command,
+        words: &[u32],
+        at: At,
+    ) -> Result<(), AuditError> {
+        let header = word(words, 0);
+        let have = u32::try_from(words.len()).unwrap_or(u32::MAX);
+        let bad = |rule| Err(refuse(command, header, at, rule));
         for set in command.sets.iter().filter(|s| s.when.hold(words)) {
             let first = self.engine.mmio_base() + set.offset;
             for offset in (first..).step_by(4).zip(0..set.dwords) {
                 self.effects.unknown(offset.0);
             }
         }
-        let opcode = (header >> 29 == 0).then_some((header >> 23) & 0x3f);
-        match opcode {
-            // Predication could skip the end of a batch; the report goes to
-            // the engine's status page, which is vgpud's; a range flushed
-            // past a window is not the guest's.
-            Some(mi_op::SET_PREDICATE | mi_op::REPORT_HEAD | mi_op::CLFLUSH) => {
-                return bad(Rule::Forbidden);
-            }
-            // They wait for the physical display, or concern it.
-            Some(
-                mi_op::WAIT_FOR_EVENT
-                | mi_op::LOAD_SCAN_LINES_INCL
-                | mi_op::LOAD_SCAN_LINES_EXCL
-                | mi_op::SUSPEND_FLUSH,
-            ) => {
-                words.fill(0);
-                return Ok(Flow::Next);
-            }
-            Some(mi_op::BATCH_BUFFER_END) => return Ok(Flow::End),
-            // What follows in this buffer may not run.
-            Some(mi_op::CONDITIONAL_BATCH_BUFFER_END) => self.certain = false,
-            Some(mi_op::BATCH_BUFFER_START) => {
-                need(3)?;
-                return self.batch_start(command, words, at, depth);
-            }
-            Some(mi_op::LOAD_REGISTER_IMM) => {
-                // Pairs after the header; a dword left over has no meaning.
-                need(3)?;
-                if have % 2 == 0 {
-                    return bad(Rule::Short {
-                        have,
-                        need: have + 1,
-                    });
-                }
-                for pair in words[1..].chunks_exact(2) {
-                    write(word(pair, 0), Some(word(pair, 1)))?;
-                }
-                for pair in words[1..].chunks_exact(2) {
-                    self.loads(word(pair, 0), word(pair, 1));
-                }
-                return Ok(Flow::Next);
-            }
-            Some(mi_op::LOAD_REGISTER_REG) => {
-                need(3)?;
-                read(word(words, 1))?;
-                write(word(words, 2), None)?;
-                self.effects.read(word(words, 1));
-                self.effects.unknown(word(words, 2));
-                return Ok(Flow::Next);
-            }
-            Some(mi_op::LOAD_REGISTER_MEM) => {
-                need(4)?;
-                write(word(words, 1), None)?;
-                self.effects.unknown(word(words, 1));
-            }
-            Some(mi_op::STORE_REGISTER_MEM) => {
-                need(4)?;
-                read(word(words, 1))?;
-                self.effects.read(word(words, 1));
-            }
-            Some(mi_op::STORE_DATA_INDEX) => {
-                need(3)?;
-                status_offset(word(words, 1))?;
-                set(words, 0, header | INDEX_PER_PROCESS);
-                return Ok(Flow::Next);
-            }
-            Some(mi_op::FLUSH_DW) => {
-                if header & flush_dw::POST_SYNC_MASK == 0 {
-                    // No write: the address means nothing.
-                    let last = words.len().min(3);
-                    words[1..last].fill(0);
-                    return Ok(Flow::Next);
-                }
-                need(4)?;
-                if header & flush_dw::STORE_INDEX != 0 {
-                    status_offset(word(words, 1) & !flush_dw::ADDRESS_GGTT)?;
-                    set(words, 2, 0);
-                    return Ok(Flow::Next);
-                }
-            }
-            _ if command.name == "PIPE_CONTROL" => {
-                need(2)?;
-                let flags = word(words, 1);
-                if flags & pipe_control::LRI_POST_SYNC != 0 {
-                    need(5)?;
-                    write(word(words, 2), Some(word(words, 4)))?;
-                    self.loads(word(words, 2), word(words, 4));
-                    return Ok(Flow::Next);
-                }
-                if flags & pipe_control::POST_SYNC_MASK == 0 {
-                    let last = words.len().min(4);
-                    words.iter_mut().take(last).skip(2).for_each(|w| *w = 0);
-                    return Ok(Flow::Next);
-                }
-                need(6)?;
-                if flags & pipe_control::STORE_INDEX != 0 {
-                    status_offset(word(words, 2))?;
-                    set(words, 3, 0);
-                    return Ok(Flow::Next);
-                }
-            }
-            _ => {}
+        if command.registers.is_empty() {
+            return Ok(());
         }
+        // Pairs with a dword left over have no meaning.
+        let cut = command.registers.iter().any(|f| {
+            let behind = have.wrapping_sub(f.dword.into());
+            f.each.count == 0 && !behind.is_multiple_of(f.each.stride.into())
+        });
+        if cut {
+            let need = have + 1;
+            return bad(Rule::Short { have, need });
+        }
+        let partial =
+            header >> 23 == mi_op::LOAD_REGISTER_IMM && header & load_register::BYTE_DISABLES != 0;
+        for (offset, field, value) in command.registers_in(words) {
+            if !field.write {
+                if !self.gpu.rules.may_read(self.engine, offset) {
+                    return bad(Rule::RegisterRead { offset });
+                }
+                self.effects.read(offset);
+                continue;
+            }
+            if !self.gpu.rules.may_write(self.engine, offset, value) {
+                return bad(Rule::RegisterWrite { offset, value });
+            }
+            match value {
+                Some(value) if self.certain && !partial => self.effects.load(offset, value),
+                _ => self.effects.unknown(offset),
+            }
+        }
+        Ok(())
+    }
 
+    /// Moves a command's global addresses into windows.
+    fn addresses(
+        &mut self,
+        command: &'static Command,
+        words: &mut [u32],
+        at: At,
+    ) -> Result<(), AuditError> {
+        let header = word(words, 0);
+        let have = u32::try_from(words.len()).unwrap_or(u32::MAX);
+        let bad = |rule| Err(refuse(command, header, at, rule));
         for field in command.addresses {
+            let low = usize::from(field.dword);
+            if !field.when.hold(words) {
+                clear_unused(command, field, words);
+                continue;
+            }
             if !field.space.is_global(words) {
                 continue;
             }
-            let low = usize::from(field.dword);
-            need(u32::from(field.dword) + 2)?;
+            let need = u32::from(field.dword) + 2;
+            if have < need {
+                return bad(Rule::Short { have, need });
+            }
             let upper = word(words, low + 1);
             if upper != 0 {
                 return bad(Rule::HighAddress { upper });
@@ -202,16 +178,7 @@ impl<S: Site> Auditor<'_, S> {
             let window = self.site.window(first >> 12, pages)?;
             set(words, low, window | (address & 0xfff));
         }
-        Ok(Flow::Next)
-    }
-
-    /// A command writes a register.
-    fn loads(&mut self, offset: u32, raw: u32) {
-        if self.certain {
-            self.effects.load(offset, raw);
-        } else {
-            self.effects.unknown(offset);
-        }
+        Ok(())
     }
 
     /// MI_BATCH_BUFFER_START: a batch in the context's own tables has no
@@ -234,6 +201,12 @@ impl<S: Site> Auditor<'_, S> {
         let flow = if returns { Flow::Next } else { Flow::End };
         if header & batch_start::PPGTT != 0 {
             self.effects.user_batch();
+            match scan::target(words) {
+                Some(start) if self.user_batches.len() < MAX_STARTS => {
+                    self.user_batches.push(start);
+                }
+                _ => self.more_user_batches = true,
+            }
             // It may leave a predicate behind.
             self.certain = false;
             return Ok(flow);

@@ -97,7 +97,7 @@ fn rule(result: Result<(), AuditError>) -> Option<Rule> {
 fn global_addresses_are_moved_and_others_left() {
     // Words before, words after, with W for the window's address.
     const W: u32 = HOST;
-    let cases: [(&str, Engine, &[u32], &[u32]); 13] = [
+    let cases: [(&str, Engine, &[u32], &[u32]); 15] = [
         (
             "store, global",
             Engine::Bcs,
@@ -164,6 +164,18 @@ fn global_addresses_are_moved_and_others_left() {
             &[0x1080_0001, 0x80, 7],
             &[0x10a0_0001, 0x80, 7],
         ),
+        (
+            "a wait for a signal polls",
+            Engine::Rcs,
+            &[0x0e40_4002, 1, 0x1_2458, 0],
+            &[0x0e40_4002 | 1 << 15, 1, W | 0x458, 0],
+        ),
+        (
+            "a flush that writes a register",
+            Engine::Rcs,
+            &[0x7a00_0004, 1 << 24 | 1 << 23, 0xb118, 0, 1, 2],
+            &[0x7a00_0004, 1 << 24 | 1 << 23, 0xb118, 0, 1, 2],
+        ),
         ("wait for the display", Engine::Rcs, &[0x0180_0000], &[0]),
         (
             "a batch in the guest's own tables",
@@ -183,12 +195,13 @@ fn global_addresses_are_moved_and_others_left() {
 #[test]
 fn what_breaks_a_rule_is_refused_with_it() {
     let register = |offset, value| Rule::RegisterWrite { offset, value };
-    let cases: [(&str, &[u32], Rule); 23] = [
+    let cases: [(&str, &[u32], Rule); 24] = [
         ("flip", &[0x0a00_0001, 0, 0], Rule::Forbidden),
         ("table update", &[0x1180_0001, 0, 0], Rule::Forbidden),
         ("signal", &[0x0d80_0000, 0], Rule::Forbidden),
         ("perf count", &[0x1400_0002, 1, 0, 0], Rule::Forbidden),
         ("predicate", &[0x0080_0000], Rule::Forbidden),
+        ("cache lines", &[0x1380_0001, 0, 0], Rule::Forbidden),
         ("report head", &[0x0380_0000], Rule::Forbidden),
         (
             "second level in a ring",
@@ -359,6 +372,30 @@ fn batches_are_copied_deep_but_not_for_ever() {
         rule(auditor.ring(&mut [0x1880_0001, 0x4000, 0], 0, RING)),
         Some(Rule::Budget { max: 8192 })
     );
+}
+
+#[test]
+fn what_only_its_group_is_known_of_has_no_privilege() {
+    // Among the last video packets is the number of PIPE_CONTROL, which
+    // writes to a global address.
+    for (engine, header) in [
+        (Engine::Vecs, 0x7a00_0004),
+        (Engine::Vcs, 0x7a00_0004),
+        (Engine::Vcs, 0x7604_0004),
+    ] {
+        let command = cmd::decode(engine, header).unwrap();
+        let mut site = Fake::default();
+        let mut words = [header, 1 << 24 | 1 << 14, 0x1000, 0, 1, 2];
+        let mut auditor = Auditor::new(engine, &mut site, AuditLimits::default());
+        let refused = auditor.ring(&mut words, 0, RING).unwrap_err();
+        let AuditError::Refused(refusal) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(
+            (refusal.command, refusal.rule),
+            (command.name, Rule::Forbidden)
+        );
+    }
 }
 
 /// Every global address in commands that passed, by a reading of its own.

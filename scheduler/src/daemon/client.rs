@@ -1,6 +1,8 @@
 //! A client's requests.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
@@ -9,6 +11,7 @@ use vgpu_control::{ClientRequest, Connection, ControlError, Peer, Register, Repl
 
 use super::claim::Claim;
 use super::guest::Guest;
+use super::migration::Arriving;
 use super::server::Shared;
 use super::{supervisor, top};
 
@@ -29,12 +32,12 @@ fn converse(connection: &Connection, shared: &Shared) -> anyhow::Result<()> {
     }
     connection.set_limit(Some(shared.limits.idle))?;
     loop {
-        let (request, _) = match connection.recv::<ClientRequest>() {
+        let (request, fds) = match connection.recv::<ClientRequest>() {
             Ok(request) => request,
             Err(ControlError::Closed) => return Ok(()),
             Err(e) => return Err(e.into()),
         };
-        let reply = match answer(request, peer, shared) {
+        let reply = match answer(request, fds, peer, shared) {
             Ok(value) => Reply::Ok(value),
             Err(e) => Reply::Error(one_line(&e)),
         };
@@ -53,7 +56,12 @@ fn one_line(error: &anyhow::Error) -> String {
     format!("{error:#}").replace('\n', " ")
 }
 
-fn answer(request: ClientRequest, peer: Peer, shared: &Shared) -> anyhow::Result<Value> {
+fn answer(
+    request: ClientRequest,
+    fds: Vec<OwnedFd>,
+    peer: Peer,
+    shared: &Shared,
+) -> anyhow::Result<Value> {
     Ok(match request {
         ClientRequest::Ping => json!({"version": env!("CARGO_PKG_VERSION")}),
         ClientRequest::List => serde_json::to_value(shared.registry.list())?,
@@ -64,10 +72,17 @@ fn answer(request: ClientRequest, peer: Peer, shared: &Shared) -> anyhow::Result
             log::info!("domain {domid}: {} by process {}", held.share, peer.pid);
             serde_json::to_value(held)?
         }
+        ClientRequest::MigrateStatus { domid } => {
+            serde_json::to_value(guest(shared, domid)?.migration().now())?
+        }
+        ClientRequest::FailMigration { domid, at } => {
+            guest(shared, domid)?.migration().fail_at(at);
+            json!({})
+        }
         ClientRequest::Top { after } => top::sample(shared, after)?,
         ClientRequest::Trace { cursor, max } => top::trace(shared, cursor, max)?,
         ClientRequest::Register(register) => {
-            add(&register, peer, shared).inspect_err(|e| {
+            add(&register, fds, peer, shared).inspect_err(|e| {
                 log::warn!("domain {}: no vGPU: {}", register.domid, one_line(e));
             })?;
             json!({})
@@ -80,12 +95,20 @@ fn guest(shared: &Shared, domid: u16) -> anyhow::Result<Arc<Guest>> {
     guest.with_context(|| format!("domid is {domid}, allowed: a domain with a vGPU"))
 }
 
-fn add(register: &Register, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
+fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
     let domid = register.domid;
     if domid == 0 || domid >= FIRST_RESERVED {
         bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
     }
-    let spec: VgpuSpec = register.vgpu.parse()?;
+    let mut spec: VgpuSpec = register.vgpu.parse()?;
+    spec.gpu = Some(spec.gpu_on(shared.platform.gpu())?);
+    let saved = if register.incoming {
+        let file = fds.into_iter().next();
+        let file = file.context("the guest is to be restored, and no file came with that")?;
+        Some(Arriving::read(&File::from(file))?)
+    } else {
+        None
+    };
     let Some(place) = shared.registry.reserve(domid) else {
         bail!("domid is {domid}, allowed: a domain without a vGPU");
     };
@@ -100,8 +123,10 @@ fn add(register: &Register, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
         &shared.dm,
         shared.limits,
         &*shared.platform,
-        None,
+        saved.as_ref(),
     )?);
+    let weak: Weak<Guest> = Arc::downgrade(&guest);
+    guest.migration().connect(weak);
     place.fill(Arc::clone(&guest));
     let registry = Arc::clone(&shared.registry);
     let platform = Arc::clone(&shared.platform);

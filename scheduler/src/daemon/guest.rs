@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -10,13 +11,12 @@ use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
 use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
-use vgpu_sched::saved::Saved;
 use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
 use super::dm::{DmCommand, DmProcess, memory_file};
 use super::events::{RingFate, RingSink};
-use super::migration::Refuse;
+use super::migration::{self, Arriving, Plug, Record};
 use super::platform::{Platform, Vgpu};
 use super::saving::Progress;
 use super::server::Limits;
@@ -51,6 +51,7 @@ pub struct Guest {
     /// How far a save is.
     pub(super) progress: Mutex<Progress>,
     proxy: Mutex<Option<Proxy>>,
+    migration: Arc<Record>,
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
@@ -64,7 +65,7 @@ pub struct Running {
 impl Guest {
     /// Makes everything for a guest whose QEMU is going to be process
     /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy. With
-    /// what was saved of a vGPU it goes on from there.
+    /// `arriving` it goes on from what was saved of a vGPU.
     ///
     /// # Errors
     /// What failed; nothing is left behind.
@@ -75,11 +76,13 @@ impl Guest {
         command: &DmCommand,
         limits: Limits,
         platform: &dyn Platform,
-        restored: Option<&Saved>,
+        arriving: Option<&Arriving>,
     ) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        let restored = arriving.map(|a| &a.saved);
         let domid = register.domid;
         if let Some(saved) = restored {
-            saved.fits(platform.gpu())?;
+            saved.fits(&platform.gpu().to_string())?;
         }
         let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
         let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
@@ -91,16 +94,18 @@ impl Guest {
         let fate = sink.fate();
         let share = claim.spec().share;
         let vgpu = platform.add_vgpu(domid, share, ours.ggtt, restored, Box::new(sink))?;
+        vgpu.count_changes(ours.changes);
         let signals = Signals {
             broke: EventBell::new()?,
             stop: EventBell::new()?,
         };
+        let migration = Record::new(domid, limits.downtime);
         // Before QEMU exists, so that libxl always finds the socket.
         let proxy = match &register.qmp {
             Some(qmp) => Some(Proxy::start(
                 &qmp.public,
                 &qmp.private,
-                Box::new(Refuse { domid }),
+                Box::new(Plug::new(Arc::clone(&migration))),
             )?),
             None => None,
         };
@@ -109,7 +114,7 @@ impl Guest {
         let start = StartDm {
             restored: restored.is_some(),
             confine: command.confinement(domid),
-            ..StartDm::new(domid, claim.spec(), vgpu.table().gfn())
+            ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
         };
         let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
         fds.extend(device.as_ref().map(AsFd::as_fd));
@@ -121,8 +126,15 @@ impl Guest {
                 fate: Arc::clone(&fate),
                 vgpu: Arc::clone(&vgpu),
                 broke: signals.broke.try_clone()?,
+                first: restored.is_some().then(|| {
+                    let migration = Arc::clone(&migration);
+                    Box::new(move || migration::submitted(&migration)) as Box<_>
+                }),
             },
         )?;
+        if let Some(arriving) = arriving {
+            migration::loaded(&migration, arriving.times.as_ref(), began.elapsed());
+        }
         Ok(Self {
             domid,
             claim: Mutex::new(claim),
@@ -133,10 +145,16 @@ impl Guest {
             fate,
             running: Mutex::new(Some(Running { worker, vgpu })),
             failure: Mutex::new(None),
-            gpu: platform.gpu().to_owned(),
+            gpu: platform.gpu().to_string(),
             progress: Mutex::default(),
             proxy: Mutex::new(proxy),
+            migration,
         })
+    }
+
+    /// Its migration. It must be [connected](Record::connect) to be of use.
+    pub fn migration(&self) -> &Arc<Record> {
+        &self.migration
     }
 
     /// Its device model.
@@ -224,9 +242,12 @@ impl Guest {
         let requests = lock(&self.running)
             .as_ref()
             .map_or(0, |r| r.worker.requests());
+        // Not in the struct expression, to the end of which the guard would
+        // live: the claim is locked behind `running`, never before it.
+        let vgpu = lock(&self.claim).spec().to_string();
         Entry {
             domid: self.domid,
-            vgpu: lock(&self.claim).spec().to_string(),
+            vgpu,
             state: self.state(),
             qemu_pid: self.qemu_pid,
             dm_pid: self.dm.pid(),
@@ -239,9 +260,13 @@ impl Guest {
         let entry = self.entry();
         // Asked under the lock: whoever ends the vGPU must find itself with
         // the last handle of it.
-        let (scheduler, ggtt) = match lock(&self.running).as_ref() {
-            Some(r) => (Some(r.vgpu.tree()), Some(r.vgpu.table().gfn())),
-            None => (None, None),
+        let (scheduler, ggtt, slowed_ns) = match lock(&self.running).as_ref() {
+            Some(r) => (
+                Some(r.vgpu.tree()),
+                Some(r.vgpu.table().gfn()),
+                r.worker.slowed_ns(),
+            ),
+            None => (None, None, 0),
         };
         let device = match (&scheduler, self.dm.tree()) {
             (None, _) => Value::Null,
@@ -265,6 +290,7 @@ impl Guest {
             "rings": {
                 "requests": entry.requests,
                 "events": self.fate.sent(),
+                "slowed_ns": slowed_ns,
             },
             "scheduler": scheduler,
             "device": device,

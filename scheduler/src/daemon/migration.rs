@@ -1,41 +1,30 @@
-//! What becomes of `xl save` and `xl migrate` of a guest with a vGPU.
+//! What becomes of `xl save`, `xl restore` and `xl migrate` of a guest with a
+//! vGPU.
+//!
+//! libxl drives them by commands to QEMU, which pass the guest's QMP proxy
+//! ([`Plug`]). The vGPU's state stands behind QEMU's in its save file
+//! (`docs/migration-format.md`); the guest's memory is libxc's affair, which
+//! has to be told what was written behind Xen's back ([`tracker`]).
 
-use vgpu_sched::qmp::{Hooks, Verdict};
-
-/// Refuses both at their first step, so that the guest just goes on: a saved
-/// guest without its vGPU's state would find a strange device when restored.
-pub struct Refuse {
-    /// The guest.
-    pub domid: u16,
-}
-
-impl Hooks for Refuse {
-    fn dirty_log(&mut self, enable: bool) -> Verdict {
-        if !enable {
-            return Verdict::Pass;
-        }
-        let reason = format!(
-            "domain {} has a vGPU, and this vgpud cannot save or migrate a vGPU; the guest goes on",
-            self.domid
-        );
-        log::warn!("{reason}");
-        Verdict::Fail(reason)
-    }
-}
-
+mod arrival;
+mod file;
+mod migrant;
+mod plug;
+mod record;
+mod saved;
+mod sender;
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod tests;
+mod times;
+mod tracker;
 
-    #[test]
-    fn the_first_step_of_a_save_fails_and_says_why() {
-        let mut hooks = Refuse { domid: 7 };
-        let Verdict::Fail(reason) = hooks.dirty_log(true) else {
-            panic!("a save was let through");
-        };
-        assert!(reason.contains("domain 7"), "{reason}");
-        // libxl switches it off after a failed attempt.
-        assert_eq!(hooks.dirty_log(false), Verdict::Pass);
-        assert_eq!(hooks.resuming(), Verdict::Pass);
-    }
-}
+use vgpu_migrate::stream::Name;
+
+pub use arrival::{loaded, submitted};
+pub use migrant::Migrant;
+pub use plug::Plug;
+pub use record::Record;
+pub use saved::Arriving;
+
+/// What the guest waited for at the source.
+const TIMES: Name = Name::of("times");

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use guest_memory::WrittenPages;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
-use vgpu_ring::{GgttTable, Request};
+use vgpu_ring::{GgttTable, Request, TableChanges};
 use vgpu_sched::events::EventSink;
 use vgpu_sched::kept::Uuid;
+use vgpu_sched::ppgtt::Frames;
 use vgpu_sched::saved::Saved;
 use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns};
 
@@ -32,6 +33,10 @@ pub trait Vgpu: Send + Sync {
     /// Why it is of no more use.
     fn usable(&self) -> Result<(), String>;
 
+    /// Where the device model counts changes of protected page tables. Given
+    /// before the first request.
+    fn count_changes(&self, changes: TableChanges);
+
     /// The guest's page table.
     fn table(&self) -> &Table;
 
@@ -50,6 +55,19 @@ pub trait Vgpu: Send + Sync {
     /// The guest's pages that the scheduler writes; what the GPU writes is not
     /// among them.
     fn written(&self) -> &WrittenPages;
+
+    /// Has it recorded what work at the GPU may write, or no longer.
+    fn track(&self, on: bool);
+
+    /// Frames of the guest that work at the GPU may have written since the last
+    /// call, or since [`Vgpu::track`].
+    fn reached(&self) -> Frames;
+
+    /// Tells Xen's log-dirty mode that these frames were written.
+    ///
+    /// # Errors
+    /// When Xen refuses one that the guest has.
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()>;
 
     /// Changes what it gets of the GPU's time, from now on.
     fn set_share(&self, share: Share);
@@ -73,11 +91,11 @@ pub struct Identity {
 
 /// The host.
 pub trait Platform: Send + Sync {
+    /// What the GPU is.
+    fn gpu(&self) -> Gpu;
+
     /// Who the guest `domid` is, as far as Xen's toolstack tells.
     fn identify(&self, domid: u16) -> Identity;
-
-    /// Which GPU it has, as `gpu=` names it.
-    fn gpu(&self) -> &str;
 
     /// Adds a vGPU for the guest `domid` with `share` of the GPU's time, new or
     /// as it was saved. The guest's page table is RAM of the guest, or else

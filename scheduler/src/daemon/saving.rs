@@ -10,12 +10,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use guest_memory::Gfn;
 use vgpu_control::{MAX_RUNS, ToDm};
+use vgpu_sched::ppgtt::Frames;
 use vgpu_sched::saved::{HostV1, Saved};
 use vgpu_sched::sync::lock;
 use vgpu_sched::vgpu::Drained;
 use xen_glue::PARKING_GFN;
 
 use super::guest::Guest;
+use super::migration::Migrant;
 use super::platform::Vgpu;
 
 /// How long a step may take that moves the page table: libxl waits 10 s for
@@ -200,5 +202,50 @@ impl Guest {
                 table: vgpu.table().pack(),
             })
         })
+    }
+}
+
+impl Migrant for Guest {
+    fn begin_save(&self) -> anyhow::Result<()> {
+        // Before the first page is copied: what is at the GPU then counts.
+        Self::begin_save(self)?;
+        self.with_vgpu(|vgpu| {
+            vgpu.track(true);
+            Ok(())
+        })
+    }
+
+    fn end_save(&self) -> anyhow::Result<()> {
+        Self::end_save(self)?;
+        self.with_vgpu(|vgpu| {
+            vgpu.track(false);
+            Ok(())
+        })
+    }
+
+    fn suspend(&self, limit: Duration) -> anyhow::Result<Drained> {
+        Self::suspend(self, limit)
+    }
+
+    fn save(&self) -> anyhow::Result<Saved> {
+        Self::save(self)
+    }
+
+    fn written(&self) -> anyhow::Result<Frames> {
+        let mut frames = self.with_vgpu(|vgpu| Ok(vgpu.reached()))?;
+        loop {
+            let runs = self.take_written()?;
+            if runs.is_empty() {
+                return Ok(frames);
+            }
+            for (first, count) in runs {
+                frames.insert_run(first, count);
+            }
+        }
+    }
+
+    fn name(&self, frames: &Frames) -> anyhow::Result<()> {
+        let gfns: Vec<Gfn> = frames.iter().collect();
+        self.with_vgpu(|vgpu| vgpu.name_pages(&gfns))
     }
 }

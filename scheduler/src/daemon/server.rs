@@ -25,6 +25,8 @@ pub struct Limits {
     pub attach: Duration,
     /// A client to say what it wants.
     pub idle: Duration,
+    /// A guest to stand still when it is migrated.
+    pub downtime: Duration,
 }
 
 impl Default for Limits {
@@ -32,6 +34,7 @@ impl Default for Limits {
         Self {
             attach: Duration::from_secs(20),
             idle: Duration::from_secs(10),
+            downtime: Duration::from_millis(500),
         }
     }
 }

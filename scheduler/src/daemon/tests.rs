@@ -3,22 +3,24 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use guest_memory::WrittenPages;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::{Value, json};
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{
     ClientRequest, Connection, EngineSample, Entry, FromDm, Held, LaneSample, QmpSockets, Register,
     Reply, Sample, State, ToDm, TraceEvent, TracePage, What,
 };
-use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Wake};
+use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, TableChanges, Wake};
 use vgpu_sched::events::EventSink;
 use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::ppgtt::Frames;
 use vgpu_sched::saved::Saved;
 use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
@@ -122,6 +124,7 @@ fn fake_qemu() {
             private: public.with_extension("private"),
             public,
         }),
+        incoming: false,
     };
     connection
         .send(&ClientRequest::Register(register), &[])
@@ -143,6 +146,10 @@ struct FakeVgpu {
 }
 
 impl Platform for FakePlatform {
+    fn gpu(&self) -> Gpu {
+        Gpu::Bdw
+    }
+
     fn identify(&self, domid: u16) -> Identity {
         Identity {
             uuid: Some(
@@ -152,10 +159,6 @@ impl Platform for FakePlatform {
             ),
             name: Some(format!("guest-{domid}")),
         }
-    }
-
-    fn gpu(&self) -> &str {
-        "bdw"
     }
 
     fn add_vgpu(
@@ -221,6 +224,10 @@ impl Platform for FakePlatform {
 }
 
 impl Vgpu for FakeVgpu {
+    fn count_changes(&self, changes: TableChanges) {
+        assert_eq!(changes.load(), 0);
+    }
+
     fn request(&self, request: Request) -> Result<(), String> {
         let note = format!("{request:?} {:#x}", self.table.load(7));
         self.notes.send(note).unwrap();
@@ -265,6 +272,20 @@ impl Vgpu for FakeVgpu {
         &self.written
     }
 
+    fn track(&self, on: bool) {
+        self.notes.send(format!("tracks {on}")).unwrap();
+    }
+
+    fn reached(&self) -> Frames {
+        let mut frames = Frames::default();
+        frames.insert_run(Gfn(7), 2);
+        frames
+    }
+
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        Ok(self.notes.send(format!("named {gfns:?}"))?)
+    }
+
     fn set_share(&self, share: Share) {
         self.notes.send(format!("share {share}")).unwrap();
     }
@@ -296,6 +317,16 @@ struct Fixture {
     daemon: Option<Daemon>,
 }
 
+fn ask_at<T: serde::de::DeserializeOwned>(
+    socket: &Path,
+    request: &ClientRequest,
+) -> Result<T, String> {
+    let limit = Duration::from_secs(10);
+    let connection = Connection::connect(socket, limit).unwrap();
+    connection.send(request, &[]).unwrap();
+    connection.recv::<Reply<T>>().unwrap().0.into_result()
+}
+
 impl Fixture {
     fn new(name: &str, role: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
@@ -325,10 +356,7 @@ impl Fixture {
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: &ClientRequest) -> Result<T, String> {
-        let limit = Duration::from_secs(10);
-        let connection = Connection::connect(&self.dir.join("sock"), limit).unwrap();
-        connection.send(request, &[]).unwrap();
-        connection.recv::<Reply<T>>().unwrap().0.into_result()
+        ask_at(&self.dir.join("sock"), request)
     }
 
     fn list(&self) -> Vec<Entry> {
@@ -470,11 +498,17 @@ fn bad_requests_are_refused_with_the_reason() {
         reply.unwrap_err(),
         "vgpu: slot is \"77\", allowed: 2 to 31, decimal or 0x hexadecimal"
     );
+    let (_qemu, reply) = f.qemu("gpu=kbl,slot=5");
+    assert_eq!(
+        reply.unwrap_err(),
+        r#"vgpu: gpu is "kbl", allowed: bdw, which this host's GPU is"#
+    );
     for domid in [0, 0x7ff0, u16::MAX] {
         let register = Register {
             domid,
             vgpu: String::new(),
             qmp: None,
+            incoming: false,
         };
         let error = f.ask::<Value>(&ClientRequest::Register(register));
         let expected = format!("domid is {domid}, allowed: 1 to 32751");
@@ -534,6 +568,30 @@ fn a_share_that_is_set_holds_for_the_guests_next_life() {
     assert_eq!(f.note(), "removed");
     f.gone();
     let _qemu = f.attached();
+}
+
+#[test]
+fn guests_are_looked_at_while_their_shares_change() {
+    let f = Fixture::new("at-once", "serves");
+    let _qemu = f.attached();
+    let socket = &f.dir.join("sock");
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            scope.spawn(move || {
+                for weight in 1..25 {
+                    let request = match n {
+                        0 | 1 => ClientRequest::Set {
+                            domid: 9,
+                            changes: format!("weight={weight}"),
+                        },
+                        2 => ClientRequest::List,
+                        _ => ClientRequest::Top { after: None },
+                    };
+                    ask_at::<Value>(socket, &request).unwrap();
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use vgpu_ring::{AreaWords, Consumer, Doorbell, EventBell, Request};
+use vgpu_sched::clock::nanos;
+use vgpu_sched::reading::Allowance;
 
 use super::events::RingFate;
 use super::platform::Vgpu;
@@ -24,6 +26,8 @@ pub struct Work {
     pub vgpu: Arc<dyn Vgpu>,
     /// Rung when the ring broke.
     pub broke: EventBell,
+    /// Called when the first work is submitted.
+    pub first: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// A running worker. Dropping it stops the thread and waits for it.
@@ -37,6 +41,8 @@ pub struct Worker {
 struct Shared {
     stop: AtomicBool,
     requests: AtomicU64,
+    /// Nanoseconds in which the ring was left alone.
+    slowed: AtomicU64,
     failure: std::sync::OnceLock<String>,
 }
 
@@ -74,28 +80,47 @@ impl Worker {
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
+
+    /// For how long the ring was left alone so far, in nanoseconds, because
+    /// requests had cost more than they may.
+    pub fn slowed_ns(&self) -> u64 {
+        self.shared.slowed.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.bell.ring();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("a vGPU's worker panicked");
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("a vGPU's worker panicked");
+            }
         }
     }
 }
 
 impl Work {
     fn run(&mut self, shared: &Shared) -> Result<(), String> {
+        let mut allowance = Allowance::new();
         while !shared.stop.load(Ordering::SeqCst) {
             while let Some(request) = self.requests.pop().map_err(|e| e.to_string())? {
                 shared.requests.fetch_add(1, Ordering::Relaxed);
+                if matches!(request, Request::Submit { .. })
+                    && let Some(first) = self.first.take()
+                {
+                    first();
+                }
                 self.vgpu.request(request)?;
-                if shared.stop.load(Ordering::Relaxed) {
+                let pause = allowance.served();
+                if shared.stop.load(Ordering::SeqCst) {
                     return Ok(());
+                }
+                if let Some(pause) = pause {
+                    shared.slowed.fetch_add(nanos(pause), Ordering::Relaxed);
+                    // Whoever stops this thread ends it early.
+                    thread::park_timeout(pause);
                 }
             }
             self.fate.sound().map_err(|e| e.to_string())?;

@@ -4,67 +4,99 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use guest_memory::WrittenPages;
+use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
 use softgpu::SoftGpu;
-use vgpu_config::Share;
+use vgpu_config::{Gpu, Share};
 use vgpu_control::{EngineSample, LaneSample, TracePage};
-use vgpu_ring::{GgttTable, Request};
+use vgpu_ring::{GgttTable, Request, TableChanges};
 use vgpu_sched::clock::{Clock, nanos};
 use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
+use vgpu_sched::ppgtt::{Frames, ShadowConfig, ShadowMode};
 use vgpu_sched::saved::Saved;
+use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
 use xen_glue::{
-    DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
+    DeviceModel, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, Privcmd, XenHost, Xenstore,
     XenstoreError,
 };
 
+use super::extents;
 use super::platform::{Identity, Platform, Vgpu};
 use super::reclaim::reclaim;
 use super::table::Table;
 use super::translate;
 
-/// Address space for mappings of one guest's memory. What the GPU uses stays
-/// mapped beyond it.
-const CACHE_BYTES: u64 = 256 << 20;
-
-/// The software GPU is a Broadwell.
-const GPU: &str = "bdw";
+/// Address space for mappings of one guest's memory. Tables and buffers of a
+/// guest lie all over its memory; with less room than they need, each request
+/// maps and unmaps what it compares. Page tables for all of it take 8 MiB.
+const CACHE_BYTES: u64 = 4 << 30;
 
 /// Xen, the GPU and its scheduler.
 pub struct XenPlatform {
+    kind: Gpu,
     // Before the GPU: it drives it while it shuts down.
     scheduler: Scheduler,
     privcmd: Arc<dyn Privcmd>,
+    scan: ScanMode,
+    shadow: ShadowMode,
     _gpu: Arc<SoftGpu>,
 }
 
 impl XenPlatform {
-    /// Takes the GPU over and opens Xen's nodes.
+    /// Takes the GPU over and opens Xen's nodes. `scan` is for every vGPU.
     ///
     /// # Errors
     /// When this is no Xen host, or the GPU does not come up.
-    pub fn open(config: &Config) -> anyhow::Result<Self> {
+    pub fn open(
+        gpu: Gpu,
+        config: Config,
+        scan: ScanMode,
+        shadow: ShadowMode,
+    ) -> anyhow::Result<Self> {
         let privcmd = XenHost
             .open_privcmd()
             .context("vgpud runs in a Xen control domain")?;
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
-        let gpu = SoftGpu::new(softgpu::Config::default(), dma.clone(), line.clone());
-        let scheduler = Scheduler::start(config, gpu.clone(), dma, line)
+        let kind = gpu;
+        let platform = match kind {
+            Gpu::Bdw => &gen8::platform::BDW,
+            Gpu::Kbl => &gen8::platform::KBL,
+        };
+        let config = Config {
+            gpu: platform,
+            ..config
+        };
+        let gpu = SoftGpu::new(
+            softgpu::Config {
+                platform,
+                ..softgpu::Config::default()
+            },
+            dma.clone(),
+            line.clone(),
+        );
+        let scheduler = Scheduler::start(&config, gpu.clone(), dma, line)
             .context("the scheduler does not start")?;
         Ok(Self {
+            kind,
             scheduler,
             privcmd,
+            shadow,
+            scan,
             _gpu: gpu,
         })
     }
 }
 
 impl Platform for XenPlatform {
+    fn gpu(&self) -> Gpu {
+        self.kind
+    }
+
     fn identify(&self, domid: u16) -> Identity {
         let read = || -> Result<Identity, XenstoreError> {
             let xenstore = Xenstore::open()?;
@@ -76,10 +108,6 @@ impl Platform for XenPlatform {
             log::warn!("domain {domid}: {e}; its share cannot be kept");
             Identity::default()
         })
-    }
-
-    fn gpu(&self) -> &str {
-        GPU
     }
 
     fn add_vgpu(
@@ -98,6 +126,11 @@ impl Platform for XenPlatform {
         let config = VgpuConfig {
             id: domid.into(),
             share,
+            shadow: ShadowConfig {
+                mode: self.shadow,
+                ..ShadowConfig::default()
+            },
+            scan: self.scan,
             restored: restored.map(|s| s.scheduler.clone()),
             ..VgpuConfig::default()
         };
@@ -110,6 +143,7 @@ impl Platform for XenPlatform {
             .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
         Ok(Arc::new(Scheduled {
             handle,
+            dm: DeviceModel::new(Arc::clone(&self.privcmd), DomId(domid)),
             clock: Arc::clone(self.scheduler.clock()),
             table,
         }))
@@ -136,6 +170,7 @@ impl Platform for XenPlatform {
 
 struct Scheduled {
     handle: Handle,
+    dm: DeviceModel,
     clock: Arc<dyn Clock>,
     table: Arc<Table>,
 }
@@ -147,6 +182,10 @@ impl Vgpu for Scheduled {
 
     fn usable(&self) -> Result<(), String> {
         self.handle.usable().map_err(|e| e.to_string())
+    }
+
+    fn count_changes(&self, changes: TableChanges) {
+        self.handle.count_changes(changes);
     }
 
     fn table(&self) -> &Table {
@@ -167,6 +206,18 @@ impl Vgpu for Scheduled {
 
     fn written(&self) -> &WrittenPages {
         self.handle.written()
+    }
+
+    fn track(&self, on: bool) {
+        self.handle.track(on);
+    }
+
+    fn reached(&self) -> Frames {
+        self.handle.reached()
+    }
+
+    fn name_pages(&self, gfns: &[Gfn]) -> anyhow::Result<()> {
+        extents::name(&self.dm, gfns)
     }
 
     fn set_share(&self, share: Share) {

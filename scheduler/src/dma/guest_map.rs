@@ -193,6 +193,8 @@ mod tests {
         assert_eq!(b, [42]);
         assert_eq!(map.bus(Gfn(701)), Some(bus + 4096));
         assert_eq!(map.chunks(), 1);
+        assert_eq!(dma.guest_address(bus + 5), Some(700 * 4096 + 5));
+        assert_eq!(dma.guest_address(0), None);
     }
 
     #[test]

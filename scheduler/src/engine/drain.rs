@@ -14,8 +14,14 @@ pub struct Runs {
     pub ran: Duration,
 }
 
+/// How long what runs may take to yield, once it is to.
+const YIELD: Duration = Duration::from_millis(100);
+
+/// Whether anything of a vGPU is at the engine, or goes back there.
 fn owns(state: &State, vgpu: u64) -> bool {
-    state.loaded.iter().any(|l| l.job.client.id() == vgpu)
+    let loaded = state.loaded.iter().map(|l| &l.job);
+    let mut jobs = loaded.chain(&state.next);
+    jobs.any(|j| j.client.id() == vgpu)
 }
 
 impl EngineUnit {
@@ -32,25 +38,34 @@ impl EngineUnit {
         self.tell();
     }
 
-    /// Waits until nothing of a vGPU is at the engine, at most until
-    /// `deadline`. Its client has been told of each workload then, and gives
-    /// the engine no others.
+    /// Waits until nothing of a vGPU is at the engine. What runs is to end
+    /// before `deadline`; then it is made to yield, with its place kept. Its
+    /// client has been told of each workload then, and gives the engine no
+    /// others.
     ///
     /// # Errors
-    /// [`Runs`]; it goes on.
+    /// [`Runs`]: it does not yield, and goes on.
     pub fn drain(&self, vgpu: u64, deadline: Instant) -> Result<(), Runs> {
         let mut state = lock(&self.state);
         state.waiters += 1;
         let mut result = Ok(());
+        let mut until = deadline;
+        let mut yields = false;
         while owns(&state, vgpu) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() && yields {
                 result = Err(Runs {
                     ran: self.ran(&mut state, vgpu),
                 });
                 break;
             }
-            self.feed(&mut state);
+            if left.is_zero() {
+                until = Instant::now() + YIELD;
+                yields = true;
+            }
+            if !yields || !self.preempt(&mut state, vgpu) {
+                self.feed(&mut state);
+            }
             state = self
                 .moved
                 .wait_timeout(state, left.min(LOOK))
@@ -76,6 +91,21 @@ impl EngineUnit {
         drop(state);
         self.tell();
         result
+    }
+
+    /// Loads a context that does nothing in place of what runs, if that is of
+    /// this vGPU; says whether it did. What runs is taken off at the next
+    /// command at which it lets itself be.
+    fn preempt(&self, state: &mut State, vgpu: u64) -> bool {
+        let running = state.running();
+        let runs = running.is_some_and(|l| l.job.client.id() == vgpu && !l.ended);
+        if !runs || state.lists.loading() || state.dead.is_some() {
+            return false;
+        }
+        let tag = self.next_tag(state);
+        state.lists.preempt(tag);
+        self.hardware.load(self.idle.descriptor(tag), None);
+        true
     }
 
     fn ran(&self, state: &mut State, vgpu: u64) -> Duration {

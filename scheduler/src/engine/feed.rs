@@ -118,19 +118,25 @@ impl EngineUnit {
     }
 
     fn loaded(&self, state: &mut State, job: Job, slot: u8, pairs: Vec<(u32, u32)>) -> Loaded {
-        state.tag = (state.tag + 1) % TAGS;
         Loaded {
             job,
-            tag: state.tag << TAG_SHIFT,
+            tag: self.next_tag(state),
             slot,
             pairs,
             ran: Duration::ZERO,
             began: false,
             ended: false,
             unwanted: false,
+            cancelled: false,
             carried: 0,
             stale: false,
         }
+    }
+
+    /// A context id that no event still names.
+    pub(super) fn next_tag(&self, state: &mut State) -> u32 {
+        state.tag = (state.tag + 1) % TAGS;
+        state.tag << TAG_SHIFT
     }
 
     /// Chooses what can follow `first` without us.

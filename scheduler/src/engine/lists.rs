@@ -115,6 +115,12 @@ impl Lists {
         self.pending = Some(entries.collect());
     }
 
+    /// `tag`, which does nothing, was loaded alone in place of what runs.
+    pub fn preempt(&mut self, tag: u32) {
+        debug_assert!(self.pending.is_none());
+        self.pending = Some(vec![Entry { tag, ended: false }]);
+    }
+
     /// An event of the status buffer, with the context id in it. One that
     /// fits nothing loaded changes nothing.
     pub fn event(&mut self, status: u32, id: u32) -> Vec<Change> {
@@ -245,6 +251,26 @@ mod tests {
         assert_eq!(changes, [Change::Displaced(2), Change::Begins(1)]);
         assert!(l.active[0].ended);
         assert_eq!(l.event(TO_IDLE, 1), [Change::Ended(1), Change::Done(1)]);
+    }
+
+    #[test]
+    fn what_is_preempted_is_displaced_and_what_follows_it_dropped() {
+        let mut l = Lists::default();
+        l.load(&[1, 2]);
+        l.event(TO_ACTIVE, 0);
+        l.preempt(9);
+        let changes = l.event(csb::PREEMPTED, 1);
+        let want = [Change::Displaced(1), Change::Dropped(2), Change::Begins(9)];
+        assert_eq!(changes, want);
+        assert_eq!(l.event(TO_IDLE, 9), [Change::Ended(9), Change::Done(9)]);
+        // It does not yield, and ends by itself.
+        l.load(&[1]);
+        l.event(TO_ACTIVE, 0);
+        l.preempt(9);
+        assert_eq!(l.event(TO_IDLE, 1), [Change::Ended(1), Change::Done(1)]);
+        assert_eq!(l.event(TO_ACTIVE, 0), [Change::Begins(9)]);
+        assert_eq!(l.event(TO_IDLE, 9), [Change::Ended(9), Change::Done(9)]);
+        assert!(l.idle());
     }
 
     #[test]

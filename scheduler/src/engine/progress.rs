@@ -10,7 +10,6 @@ use vgpu_ring::FaultReason;
 use super::lists::Change;
 use super::{EngineUnit, Outcome, Owner, State, Told};
 use crate::clock::nanos;
-use crate::switch::Effects;
 use crate::sync::lock;
 use crate::trace::What;
 
@@ -123,10 +122,32 @@ impl EngineUnit {
                     }
                 }
                 Change::Done(tag) => self.leave(state, tag, Outcome::Done),
-                Change::Displaced(tag) | Change::Dropped(tag) => {
-                    self.leave(state, tag, Outcome::Cancelled);
+                Change::Displaced(tag) => self.displaced(state, tag),
+                Change::Dropped(tag) => {
+                    if state.loaded(tag).is_some_and(|l| l.unwanted) {
+                        self.leave(state, tag, Outcome::Cancelled);
+                    } else {
+                        // It stood behind one that was taken off.
+                        again(state, tag);
+                    }
                 }
             }
+        }
+    }
+
+    /// One was taken off before its end. It goes on, if anybody wants it to:
+    /// elsewhere if it can, else when it is loaded again.
+    fn displaced(&self, state: &mut State, tag: u32) {
+        let Some(l) = state.loaded_mut(tag) else {
+            return;
+        };
+        if l.cancelled {
+            self.leave(state, tag, Outcome::Cancelled);
+        } else if let Some(place) = l.job.workload.interrupted() {
+            self.leave(state, tag, Outcome::Interrupted(place));
+        } else {
+            l.job.workload.goes_on();
+            again(state, tag);
         }
     }
 
@@ -175,8 +196,7 @@ impl EngineUnit {
             match *change {
                 Change::Ended(tag) => ended = Some(tag),
                 Change::Begins(tag) => begins = Some(tag),
-                // Nobody knows how far it came.
-                Change::Displaced(_) => return self.lose_registers(state),
+                Change::Displaced(tag) => return self.displaced_registers(state, tag),
                 Change::Done(_) | Change::Dropped(_) => {}
             }
         }
@@ -192,7 +212,7 @@ impl EngineUnit {
             if !ended.job.workload.effects.allow_prologue() {
                 return self.lose_registers(state);
             }
-            none = Effects::new(self.engine);
+            none = state.switcher.no_effects();
             &none
         } else {
             &ended.job.workload.effects
@@ -220,6 +240,21 @@ impl EngineUnit {
                 self.trace(vgpu, What::Handover { pairs });
                 state.owner = Some(Owner { vgpu, registers });
             }
+        }
+    }
+
+    /// One was taken off, and nobody knows how far it came. What the engine
+    /// holds is still its vGPU's.
+    fn displaced_registers(&self, state: &mut State, tag: u32) {
+        let vgpu = state.loaded(tag).map(|l| l.job.client.id());
+        let State {
+            owner, switcher, ..
+        } = state;
+        match owner {
+            Some(owner) if Some(owner.vgpu) == vgpu => {
+                switcher.interrupted(&mut lock(&owner.registers));
+            }
+            _ => self.lose_registers(state),
         }
     }
 
@@ -252,7 +287,7 @@ impl EngineUnit {
                 counters.failed.add(1);
                 What::Failed
             }
-            Outcome::Cancelled => What::Cancelled,
+            Outcome::Cancelled | Outcome::Interrupted(_) => What::Cancelled,
         };
         self.trace(vgpu, what);
         state.told.push_back(Told::Left {
@@ -307,6 +342,14 @@ impl EngineUnit {
             self.tell();
         }
         due
+    }
+}
+
+/// A loaded workload is the next to be loaded again.
+fn again(state: &mut State, tag: u32) {
+    if let Some(at) = state.loaded.iter().position(|l| l.tag == tag) {
+        let l = state.loaded.remove(at);
+        state.next.push_front(l.job);
     }
 }
 

@@ -26,7 +26,8 @@ impl EngineUnit {
         let mut state = lock(&self.state);
         self.drop_waiting(&mut state, vgpu);
         for l in &mut state.loaded {
-            l.unwanted |= l.job.client.id() == vgpu;
+            l.cancelled |= l.job.client.id() == vgpu;
+            l.unwanted |= l.cancelled;
         }
         state.waiters += 1;
         while state.loaded.iter().any(|l| l.job.client.id() == vgpu) {

@@ -7,12 +7,16 @@ use std::sync::Arc;
 use gen8::pte::{ENTRIES, Level};
 use guest_memory::Gfn;
 
-use super::{ShadowError, TableCounts};
+use super::watch::{Orders, Watch};
+use super::written::Reach;
+use super::{Costs, Ledger, ShadowError, TableCounts};
 use crate::dma::{HostPage, HostPages};
 
 /// Place in the list of tables, counted from one: half the size in a list of
 /// children that may be absent.
 pub type Id = NonZeroU32;
+
+const LEVELS: [Level; 4] = [Level::Pml4, Level::Pdp, Level::Pd, Level::Pt];
 
 fn place(id: Id) -> Option<usize> {
     usize::try_from(id.get() - 1).ok()
@@ -31,6 +35,21 @@ pub struct Table {
     pub marked: u64,
     /// Entries that named no memory and may later.
     pub unresolved: bool,
+    /// Whether its writes are told.
+    pub watch: Watch,
+    /// Another level has a table at the same frame, so it is not protected:
+    /// a frame has one table to tell of.
+    pub shared: bool,
+    pub ledger: Ledger,
+}
+
+impl Table {
+    /// The first child at or behind place `from`, with its place.
+    pub fn child_from(&self, from: usize) -> Option<(usize, Id)> {
+        let children = self.children.get(from..)?.iter().enumerate();
+        let mut children = children.filter_map(|(i, child)| Some((from + i, (*child)?)));
+        children.next()
+    }
 }
 
 pub struct Root {
@@ -50,6 +69,13 @@ pub struct Tables {
     pub pins: u32,
     /// Entries of this pass that named no memory.
     pub misses: usize,
+    /// Changes of protected pages that were told of.
+    pub heard: u64,
+    /// In this pass there may be some that were not: every page is compared.
+    pub behind: bool,
+    pub orders: Orders,
+    pub costs: Costs,
+    pub reach: Reach,
     pub counts: TableCounts,
 }
 
@@ -77,6 +103,7 @@ impl Tables {
             return Err(ShadowError::TooMany { max });
         }
         let children = if level == Level::Pt { 0 } else { ENTRIES };
+        let shared = self.share(gfn);
         let table = Table {
             key: (gfn, level),
             copy: Box::new([0; ENTRIES]),
@@ -85,6 +112,9 @@ impl Tables {
             checked: 0,
             marked: 0,
             unresolved: false,
+            watch: Watch::Open,
+            shared,
+            ledger: Ledger::default(),
         };
         let id = match self.free.pop() {
             Some(id) => id,
@@ -102,6 +132,26 @@ impl Tables {
         }
         self.by_key.insert((gfn, level), id);
         Ok(id)
+    }
+
+    /// The tables at a frame, at most one a level.
+    pub fn at(&self, gfn: Gfn) -> impl Iterator<Item = Id> {
+        LEVELS
+            .into_iter()
+            .filter_map(move |level| self.by_key.get(&(gfn, level)).copied())
+    }
+
+    /// Another table is about to be made at a frame: says whether there are
+    /// others, which are not protected any more.
+    fn share(&mut self, gfn: Gfn) -> bool {
+        let others: Vec<Id> = self.at(gfn).collect();
+        for &id in &others {
+            self.open(id);
+            if let Some(table) = self.table_mut(id) {
+                table.shared = true;
+            }
+        }
+        !others.is_empty()
     }
 
     /// Frees what no root reaches. Nothing of the vGPU may be at the GPU.
@@ -125,6 +175,10 @@ impl Tables {
                 && let Some(id) = Id::new(n)
             {
                 self.by_key.remove(&table.key);
+                if table.watch.is_asked() {
+                    self.orders.unprotect(table.key.0);
+                    self.counts.unprotects += 1;
+                }
                 *slot = None;
                 self.free.push(id);
                 self.counts.freed += 1;
@@ -145,9 +199,14 @@ impl Tables {
 
     /// Frees the roots the guest gave up, if there are any.
     pub fn bury(&mut self) {
-        let before = self.roots.len();
-        self.roots.retain(|_, r| !r.doomed);
-        if self.roots.len() != before {
+        let doomed: Vec<Gfn> = (self.roots.iter())
+            .filter_map(|(gfn, r)| r.doomed.then_some(*gfn))
+            .collect();
+        for root in &doomed {
+            self.root_leaves(*root);
+            self.roots.remove(root);
+        }
+        if !doomed.is_empty() {
             self.sweep();
         }
     }
@@ -166,6 +225,7 @@ impl Tables {
             let Some(oldest) = oldest else {
                 return;
             };
+            self.root_leaves(oldest);
             self.roots.remove(&oldest);
             self.sweep();
         }

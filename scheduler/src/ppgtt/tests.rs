@@ -1,6 +1,8 @@
+mod written;
+
 use gen8::pte::{ADDRESS, PDE_2M, PRESENT, WRITABLE};
 use gpu_bus::Dma;
-use guest_memory::{GuestMemory, VecMemory};
+use guest_memory::{GuestMemory, PAGE_SIZE, VecMemory};
 use proptest::prelude::*;
 
 use super::*;
@@ -17,6 +19,10 @@ struct Fixture {
 }
 
 fn fixture(limits: TableLimits) -> Fixture {
+    fixture_with(limits, ShadowConfig::default())
+}
+
+fn fixture_with(limits: TableLimits, config: ShadowConfig) -> Fixture {
     let dma = Arc::new(DmaSpace::new());
     let memory = Arc::new(VecMemory::new(PAGES));
     let map = Arc::new(GuestMap::new(
@@ -25,7 +31,7 @@ fn fixture(limits: TableLimits) -> Fixture {
         MapLimits::default(),
     ));
     let pages = HostPages::new(Arc::clone(&dma), 4096);
-    let tables = ShadowTables::new(Arc::clone(&map), Arc::clone(&pages), limits);
+    let tables = ShadowTables::followed(Arc::clone(&map), Arc::clone(&pages), limits, config);
     Fixture {
         dma,
         memory,
@@ -303,6 +309,8 @@ fn letting_go_of_tables_waits_for_no_comparison() {
     assert_eq!((f.tables.counts().tables, f.pages.used()), (0, 0));
 }
 
+mod modes;
+
 /// Tables of the random test: frames 0 to 7, entries 0 to 2.
 const TABLES: u64 = 8;
 const ENTRIES_USED: usize = 3;
@@ -329,6 +337,25 @@ fn any_entry() -> impl Strategy<Value = u64> {
     (frame, flags).prop_map(|(frame, flags)| frame << 12 | flags)
 }
 
+/// Every address of the random test.
+fn same_as_a_walk(f: &Fixture, pin: &RootPin, root: u64) -> Result<(), TestCaseError> {
+    for a in 0..ENTRIES_USED.pow(4) {
+        let part = |n: u32, level: Level| {
+            let index = a / ENTRIES_USED.pow(n) % ENTRIES_USED;
+            u64::try_from(index).unwrap() << level.shift()
+        };
+        let address =
+            part(0, Level::Pt) | part(1, Level::Pd) | part(2, Level::Pdp) | part(3, Level::Pml4);
+        prop_assert_eq!(
+            f.walk_shadow(pin.bus(), address),
+            f.expected(root, address),
+            "{:#x}",
+            address
+        );
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -351,19 +378,7 @@ proptest! {
                 f.set(table, index, entry);
             }
             let pin = f.tables.pin(Gfn(root)).unwrap();
-            for a in 0..ENTRIES_USED.pow(4) {
-                let part = |n: u32, level: Level| {
-                    let index = a / ENTRIES_USED.pow(n) % ENTRIES_USED;
-                    u64::try_from(index).unwrap() << level.shift()
-                };
-                let address = part(0, Level::Pt) | part(1, Level::Pd)
-                    | part(2, Level::Pdp) | part(3, Level::Pml4);
-                prop_assert_eq!(
-                    f.walk_shadow(pin.bus(), address),
-                    f.expected(root, address),
-                    "{:#x}", address
-                );
-            }
+            same_as_a_walk(&f, &pin, root)?;
             drop(pin);
             if destroy {
                 f.tables.destroy(Gfn(root));

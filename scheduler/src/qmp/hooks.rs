@@ -40,9 +40,21 @@ pub trait Hooks: Send {
         Verdict::Pass
     }
 
+    /// `xen-load-devices-state`, before QEMU hears it: a running QEMU is to
+    /// take the state of another, as under COLO.
+    fn loading(&mut self) -> Verdict {
+        Verdict::Pass
+    }
+
     /// `cont`, before QEMU hears it: the guest runs, or runs again.
     fn resuming(&mut self) -> Verdict {
         Verdict::Pass
+    }
+
+    /// A client has come: libxl in the process `pid`, which may have several
+    /// conversations one after the other.
+    fn client(&mut self, pid: i32) {
+        let _ = pid;
     }
 }
 
@@ -57,6 +69,8 @@ pub enum Hooked {
     AddFd,
     /// `xen-save-devices-state`.
     SaveState,
+    /// `xen-load-devices-state`.
+    LoadState,
     /// `cont`.
     Cont,
 }
@@ -73,6 +87,7 @@ impl Hooked {
             "stop" => Self::Stop,
             "add-fd" => Self::AddFd,
             "xen-save-devices-state" => Self::SaveState,
+            "xen-load-devices-state" => Self::LoadState,
             "cont" => Self::Cont,
             _ => return None,
         })
@@ -83,6 +98,7 @@ impl Hooked {
         match self {
             Self::DirtyLog(enable) => hooks.dirty_log(enable),
             Self::AddFd => hooks.add_fd(fd),
+            Self::LoadState => hooks.loading(),
             Self::Cont => hooks.resuming(),
             Self::Stop | Self::SaveState => Verdict::Pass,
         }
@@ -93,7 +109,7 @@ impl Hooked {
         match self {
             Self::Stop => hooks.stopped(),
             Self::SaveState => hooks.device_state_saved(),
-            Self::DirtyLog(_) | Self::AddFd | Self::Cont => Verdict::Pass,
+            Self::DirtyLog(_) | Self::AddFd | Self::LoadState | Self::Cont => Verdict::Pass,
         }
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::hooks::Hooks;
 use super::session::{Session, SessionError};
+use crate::sync::lock;
 
 /// How long a client waits for QEMU to listen: as long as libxl gives its
 /// own connection.
@@ -140,6 +141,9 @@ impl Shared {
     }
 
     fn converse(&self, client: &UnixStream) -> Result<(), SessionError> {
+        if let Ok(peer) = rustix::net::sockopt::socket_peercred(client) {
+            lock(&self.hooks).client(peer.pid.as_raw_nonzero().get());
+        }
         let server = self.connect()?;
         *self.open() = vec![client.try_clone()?, server.try_clone()?];
         // A stop before that found nothing to shut down.

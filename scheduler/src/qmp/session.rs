@@ -98,7 +98,10 @@ impl<'a> Session<'a> {
         if let Some(command) = Hooked::of(&message) {
             let id = message.get("id").cloned();
             let fd = frame.fds.first().map(AsFd::as_fd);
-            if let Verdict::Fail(reason) = command.before(&mut **lock(self.hooks), fd) {
+            // Nothing is sent under the hooks' lock: a peer that does not read
+            // would have it for as long as it likes.
+            let verdict = command.before(&mut **lock(self.hooks), fd);
+            if let Verdict::Fail(reason) = verdict {
                 return self.refuse(id, &reason);
             }
             let mut pending = lock(&self.pending);
@@ -111,10 +114,11 @@ impl<'a> Session<'a> {
     }
 
     fn answer(&self, frame: &Frame) -> Result<(), SessionError> {
-        if let Some(done) = self.answered(&frame.bytes)
-            && let Verdict::Fail(reason) = done.command.after(&mut **lock(self.hooks))
-        {
-            return self.refuse(done.id, &reason);
+        if let Some(done) = self.answered(&frame.bytes) {
+            let verdict = done.command.after(&mut **lock(self.hooks));
+            if let Verdict::Fail(reason) = verdict {
+                return self.refuse(done.id, &reason);
+            }
         }
         let _sending = lock(&self.to_client);
         Ok(stream::send(self.client, &frame.bytes, &frame.fds)?)

@@ -5,6 +5,7 @@ use gen8::switched::{GEN8, Group, Table};
 
 use super::bits::Bits;
 use super::digest::Digest;
+use super::grant::SLOT_OFFSET;
 use super::layout::{Layout, layout};
 
 /// One vGPU's values of one engine's registers that a switch carries over.
@@ -89,6 +90,14 @@ impl RegisterFile {
     pub fn value(&self, offset: u32) -> Option<u32> {
         let index = self.layout.index(offset)?;
         self.values.get(index).copied()
+    }
+
+    /// The registers that its FORCE_TO_NONPRIV slots open to batches without
+    /// privilege.
+    #[must_use]
+    pub fn opened(&self) -> Vec<u32> {
+        let slots = self.layout.nonpriv.iter();
+        slots.map(|i| self.granted[i] & SLOT_OFFSET).collect()
     }
 
     /// The values that differ from those after a reset, by offset. What tells

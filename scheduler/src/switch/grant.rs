@@ -1,14 +1,15 @@
 //! What the hardware gets for a guest's value. vgpud itself depends on some
 //! of the registers.
 
-use gen8::switched::{Kept, Switched};
+use gen8::regs::Rules;
+use gen8::switched::{self, Kept, Switched};
 use gen8::{Engine, ring};
 
 /// Whether a guest may open `offset` to its unprivileged batches on RCS by a
 /// FORCE_TO_NONPRIV slot: what its privileged commands may write anyway.
 #[must_use]
-pub fn allowed_nonpriv(offset: u32) -> bool {
-    gen8::access::may_write(Engine::Rcs, offset, None)
+pub fn allowed_nonpriv(rules: &Rules, offset: u32) -> bool {
+    rules.may_write(Engine::Rcs, offset, None)
 }
 
 /// Bits of a slot that are the register's offset
@@ -22,13 +23,18 @@ pub enum Grant {
     Fixed(u32),
     /// These bits of it.
     Bits(u32),
-    /// A FORCE_TO_NONPRIV slot, which holds this when it opens nothing.
-    Slot(u32),
+    /// A FORCE_TO_NONPRIV slot.
+    Slot {
+        /// What it holds when it opens nothing.
+        closed: u32,
+        /// They say what it may open.
+        rules: &'static Rules,
+    },
 }
 
 impl Grant {
     /// The rule for a register.
-    pub fn of(register: &Switched) -> Self {
+    pub fn of(rules: &'static Rules, register: &Switched) -> Self {
         let base = register.row.engine.mmio_base();
         let relative = register.offset().checked_sub(base);
         let slots = ring::FORCE_TO_NONPRIV;
@@ -37,7 +43,11 @@ impl Grant {
             Some(ring::MODE) => Self::Fixed(ring::MODE_RUN_LIST),
             // Events belong in the status buffer only.
             Some(ring::HWSTAM) => Self::Fixed(u32::MAX),
-            Some(o) if slots.contains(&o) => Self::Slot(base + ring::NOPID),
+            Some(o) if slots.contains(&o) => Self::Slot {
+                closed: base + ring::NOPID,
+                rules,
+            },
+            _ if register.offset() == switched::TRTTE => Self::Fixed(register.row.reset),
             _ if register.is_volatile() => Self::Fixed(register.row.reset),
             Some(ring::MI_MODE) => {
                 Self::Bits(0xffff & !(ring::MI_MODE_STOP_RING | register.momentary()))
@@ -51,9 +61,9 @@ impl Grant {
         match self {
             Self::Fixed(fixed) => fixed,
             Self::Bits(bits) => value & bits,
-            Self::Slot(closed) => {
+            Self::Slot { closed, rules } => {
                 let offset = value & SLOT_OFFSET;
-                if allowed_nonpriv(offset) {
+                if allowed_nonpriv(rules, offset) {
                     offset
                 } else {
                     closed

@@ -3,8 +3,9 @@
 
 use std::sync::OnceLock;
 
-use gen8::switched::{GEN8, GEN9, Group, Kept, Switched, Table};
-use gen8::{Engine, lrc, regs};
+use gen8::platform::PLATFORMS;
+use gen8::switched::{Group, Kept, Switched, Table};
+use gen8::{Engine, Platform, regs};
 
 use super::bits::Bits;
 use super::digest;
@@ -72,12 +73,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a table's registers on an engine.
+    /// The layout of a table's registers on an engine of `gpu`.
     ///
     /// # Panics
     /// When the table has more than [`Bits::CAPACITY`] for it or registers
     /// past 1 MiB, which a test rules out.
-    pub(super) fn new(table: &'static Table, engine: Engine) -> Self {
+    pub(super) fn new(gpu: &'static Platform, table: &'static Table, engine: Engine) -> Self {
         let mut registers: Vec<Switched> = table
             .registers()
             .filter(|s| s.row.engine == engine)
@@ -106,10 +107,11 @@ impl Layout {
             entries: Vec::new(),
         };
         for (index, register) in registers.into_iter().enumerate() {
-            layout.add(index, register);
+            layout.add(gpu, index, register);
         }
-        let state = lrc::loads(engine).last().map_or(&[][..], |l| l.registers);
-        let mut offsets: Vec<u32> = regs::context(engine).collect();
+        let [.., state] = gpu.image(engine).loads;
+        let state = state.registers;
+        let mut offsets: Vec<u32> = gpu.rules.context(engine).collect();
         offsets.extend(state.iter().map(|o| engine.mmio_base() + o));
         offsets.sort_unstable();
         offsets.dedup();
@@ -119,9 +121,9 @@ impl Layout {
         layout
     }
 
-    fn add(&mut self, index: usize, register: Switched) {
+    fn add(&mut self, gpu: &'static Platform, index: usize, register: Switched) {
         let offset = register.offset();
-        let grant = Grant::of(&register);
+        let grant = Grant::of(gpu.rules, &register);
         let slot = Slot {
             offset,
             masked: register.row.masked,
@@ -138,7 +140,7 @@ impl Layout {
                 self.outside.set(index);
                 self.groups[slot.group].set(index);
                 self.touched.set(index);
-                if super::allowed_nonpriv(offset) {
+                if super::allowed_nonpriv(gpu.rules, offset) {
                     self.openable.set(index);
                 }
             }
@@ -158,7 +160,7 @@ impl Layout {
         if register.must_be_read() {
             self.read.set(index);
         }
-        if matches!(grant, Grant::Slot(_)) {
+        if matches!(grant, Grant::Slot { .. }) {
             self.nonpriv.set(index);
         }
         self.slots.push(slot);
@@ -188,22 +190,25 @@ fn place(offset: u32) -> (usize, usize) {
     (at(offset >> 12), at((offset & 0xfff) / 4))
 }
 
-/// Indices stay below [`NO`]: there are at most 128 registers and pages.
+/// Indices stay below [`NO`]: no engine has that many registers or pages.
 fn byte(index: usize) -> u8 {
     u8::try_from(index).unwrap_or(NO)
 }
 
-/// The layout for an engine. `table` is one of gen8's two.
+/// The layout for an engine. `table` is a platform's.
 pub fn layout(table: &'static Table, engine: Engine) -> &'static Layout {
-    static MADE: [[OnceLock<Layout>; Engine::COUNT]; 2] =
-        [const { [const { OnceLock::new() }; Engine::COUNT] }; 2];
-    let slot = usize::from(table.name == GEN9.name);
-    MADE[slot][engine.index()].get_or_init(|| Layout::new([&GEN8, &GEN9][slot], engine))
+    static MADE: [[OnceLock<Layout>; Engine::COUNT]; PLATFORMS.len()] =
+        [const { [const { OnceLock::new() }; Engine::COUNT] }; PLATFORMS.len()];
+    let slot = PLATFORMS.iter().position(|p| p.switched.name == table.name);
+    let slot = slot.unwrap_or(0);
+    let gpu = PLATFORMS[slot];
+    MADE[slot][engine.index()].get_or_init(|| Layout::new(gpu, gpu.switched, engine))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gen8::switched::{GEN8, GEN9};
 
     #[test]
     fn every_register_is_found_and_nothing_else() {

@@ -63,6 +63,12 @@ impl Switcher {
         }
     }
 
+    /// What a workload does that leaves every register alone.
+    #[must_use]
+    pub fn no_effects(&self) -> Effects {
+        Effects::of(self.layout)
+    }
+
     /// How it switches.
     #[must_use]
     pub const fn mode(&self) -> SwitchMode {
@@ -133,6 +139,12 @@ impl Switcher {
                 self.image.set(index, value);
             }
         }
+    }
+
+    /// A workload of the owner was taken off: some of its effects happened.
+    pub fn interrupted(&mut self, file: &mut RegisterFile) {
+        file.stale |= self.layout.touched;
+        self.image.forget();
     }
 
     /// A workload of the owner ended.

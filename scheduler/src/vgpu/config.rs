@@ -5,7 +5,8 @@ use vgpu_config::Share;
 use super::SchedulerV1;
 use crate::audit::AuditLimits;
 use crate::dma::MapLimits;
-use crate::ppgtt::TableLimits;
+use crate::ppgtt::{ShadowConfig, TableLimits};
+use crate::scan::{ScanLimits, ScanMode};
 use crate::windows::WindowLimits;
 
 /// What can be chosen about a vGPU.
@@ -19,10 +20,16 @@ pub struct VgpuConfig {
     pub map: MapLimits,
     /// Its share of shadow tables.
     pub tables: TableLimits,
+    /// How its page tables are followed.
+    pub shadow: ShadowConfig,
     /// Its share of the global page table.
     pub windows: WindowLimits,
     /// What one submission may cost.
     pub audit: AuditLimits,
+    /// What is done about its batches without privilege.
+    pub scan: ScanMode,
+    /// What that may cost in one submission.
+    pub scan_limits: ScanLimits,
     /// What was saved of it, if it is not new.
     pub restored: Option<SchedulerV1>,
 }

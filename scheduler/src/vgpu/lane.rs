@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use gen8::csb::Descriptor;
 
-use crate::workload::Shadow;
+use crate::workload::{InBatch, Shadow};
 
 /// Loads that may wait. A driver has one at the GPU and one behind it.
 const MAX_LOADS: usize = 64;
@@ -73,6 +73,8 @@ pub type Shadows = [Shadow; AHEAD];
 pub struct Lane {
     /// Elements that were at the engine and came back before they began.
     again: VecDeque<(Element, Descriptor)>,
+    /// The context among them that had begun, and in which batch it is.
+    interrupted: Option<(u32, Option<InBatch>)>,
     loads: VecDeque<Load>,
     last: Option<u64>,
     /// In the order they run.
@@ -136,12 +138,27 @@ impl Lane {
 
     /// The next element is dealt with.
     pub fn take(&mut self) {
-        if self.again.pop_front().is_none()
+        let mut taken = self.again.pop_front().map(|(_, d)| d);
+        if taken.is_none()
             && let Some(load) = self.loads.front_mut()
         {
+            taken = load.descriptors.get(load.next).copied();
             load.next += 1;
         }
+        self.interrupted
+            .take_if(|(lrca, _)| taken.is_some_and(|d| d.lrca() == *lrca));
         self.alone = false;
+    }
+
+    /// The context `lrca` was taken off the engine before its end, in `batch`.
+    pub const fn interrupt(&mut self, lrca: u32, batch: Option<InBatch>) {
+        self.interrupted = Some((lrca, batch));
+    }
+
+    /// The context that is to go on where it was taken off, and in which batch
+    /// that was.
+    pub const fn interrupted(&self) -> Option<(u32, Option<InBatch>)> {
+        self.interrupted
     }
 
     /// One that left the engine before it was through is the next again, and
@@ -210,6 +227,7 @@ impl Lane {
     /// Drops what waits.
     pub fn clear(&mut self) {
         self.again.clear();
+        self.interrupted = None;
         self.loads.clear();
         self.alone = false;
     }
@@ -288,14 +306,15 @@ mod tests {
         lane.held = true;
         lane.put_back(second);
         lane.put_back(first);
+        lane.interrupt(B.lrca(), None);
         assert_eq!((lane.next(), lane.waiting()), (None, 4));
         lane.held = false;
         let mut seen = Vec::new();
-        while let Some((element, d)) = lane.next() {
+        while let Some((element, _)) = lane.next() {
             lane.take();
-            seen.push((element.seq, element.element, d));
+            seen.push((element.seq, element.element, lane.interrupted().is_some()));
         }
-        assert_eq!(seen, [(1, 0, A), (1, 1, B), (2, 0, B)]);
+        assert_eq!(seen, [(1, 0, true), (1, 1, false), (2, 0, false)]);
     }
 
     #[test]

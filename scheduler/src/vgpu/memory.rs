@@ -18,6 +18,8 @@ pub struct MemoryView {
     pub rings_kib: usize,
     /// What is remembered of its windows.
     pub windows_kib: usize,
+    /// What is remembered of its batches.
+    pub scans_kib: usize,
     /// What is there for every vGPU: lanes, counters, register files.
     pub fixed_kib: usize,
     /// All of these.
@@ -47,13 +49,15 @@ impl Vgpu {
         let rings_kib = kib(rings * PAGE_SIZE);
         let windows = self.shared.windows.share(self.id()).windows;
         let windows_kib = kib(windows * WINDOW_BYTES);
+        let scans_kib = kib(self.scanner.bytes());
         let fixed_kib = kib(size_of::<Self>() + Engine::COUNT * LANE_BYTES);
         MemoryView {
             tables_kib,
             rings_kib,
             windows_kib,
+            scans_kib,
             fixed_kib,
-            total_kib: tables_kib + rings_kib + windows_kib + fixed_kib,
+            total_kib: tables_kib + rings_kib + windows_kib + scans_kib + fixed_kib,
             mapped_kib: self.map.mapped_bytes() / 1024,
         }
     }

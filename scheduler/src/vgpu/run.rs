@@ -8,12 +8,14 @@ use gen8::csb::Descriptor;
 use vgpu_ring::{Event, FaultReason};
 
 use super::lane::{Element, Flight};
-use super::{REFUSALS, Vgpu, index};
+use super::{Vgpu, index};
+use crate::complaint::Complaint;
 use crate::counters::Counters;
 use crate::engine::{Client, Outcome};
+use crate::scan::{Scan, ScanMode};
 use crate::switch::RegisterFile;
 use crate::sync::lock;
-use crate::workload::{self, PrepareError, Shadow, Source, Workload};
+use crate::workload::{self, InBatch, Interrupted, PrepareError, Shadow, Source, Workload};
 
 impl Vgpu {
     /// Prepares what the lane has next, as far ahead as it goes. The lane is
@@ -48,8 +50,11 @@ impl Vgpu {
             let Some(number) = lane.free_shadow() else {
                 return;
             };
+            let resumed = lane.interrupted().filter(|(at, _)| *at == lrca);
+            let resumed = resumed.map(|(_, batch)| batch);
             drop(lane);
-            let prepared = self.prepare(engine, &mut shadows[number], descriptor);
+            let prepared = self.prepare(engine, &mut shadows[number], descriptor, resumed);
+            self.give_orders();
             // What one shadow learned of the lane's contexts is true of all.
             Shadow::agree(&mut *shadows);
             let mut lane = lock(&slot.lane);
@@ -62,6 +67,12 @@ impl Vgpu {
                     slot.counters.ptes_written.add(work.cost.ptes);
                     slot.counters.bytes_copied.add(work.cost.bytes);
                     slot.counters.commands.add(work.cost.commands);
+                    slot.counters.user_commands.add(work.cost.user_commands);
+                    slot.counters.unchanged_bytes.add(work.cost.unchanged);
+                    slot.counters.scans_cut.add(work.cost.cut.into());
+                    for finding in work.findings.drain(..) {
+                        self.noticed(engine, lrca, &finding.into());
+                    }
                     work.shadow = number;
                     lane.take();
                     lane.depart(Flight {
@@ -98,7 +109,7 @@ impl Vgpu {
                 Err(e) => {
                     lane.take();
                     slot.counters.refused.add(1);
-                    self.refused(engine, &e);
+                    self.refused(engine, lrca, &e);
                     self.fault(engine, &mut lane, element, e.reason(), e.header());
                     return;
                 }
@@ -118,7 +129,7 @@ impl Vgpu {
         descriptor: Descriptor,
     ) -> bool {
         let after = |source: &Source<'_>| workload::no_more_than(source, engine, descriptor, tail);
-        let Some(new_tail) = self.with_source(after).flatten() else {
+        let Some(new_tail) = self.with_source(None, after).flatten() else {
             return false;
         };
         let mut lane = lock(&self.slot(engine).lane);
@@ -138,9 +149,14 @@ impl Vgpu {
     }
 
     /// Calls `with` with what workloads are made from, while there is such.
-    fn with_source<T>(&self, with: impl FnOnce(&Source<'_>) -> T) -> Option<T> {
+    fn with_source<T>(
+        &self,
+        scan: Option<Scan<'_>>,
+        with: impl FnOnce(&Source<'_>) -> T,
+    ) -> Option<T> {
         let table = lock(&self.table).clone()?;
         Some(with(&Source {
+            gpu: self.shared.gpu,
             vgpu: self.id(),
             map: &self.map,
             table: table.as_ref(),
@@ -148,6 +164,7 @@ impl Vgpu {
             windows: &self.shared.windows,
             pages: &self.shared.pages,
             limits: self.config.audit,
+            scan,
         }))
     }
 
@@ -156,18 +173,32 @@ impl Vgpu {
         engine: Engine,
         shadow: &mut Shadow,
         descriptor: Descriptor,
+        resumed: Option<Option<InBatch>>,
     ) -> Result<workload::Element, PrepareError> {
-        self.with_source(|source| workload::prepare(source, shadow, engine, descriptor))
-            .unwrap_or(Ok(workload::Element::Empty))
+        let opened = match self.scanner.mode() {
+            ScanMode::Off => Vec::new(),
+            ScanMode::Note | ScanMode::Refuse => lock(&self.slot(engine).registers).opened(),
+        };
+        let scan = Scan {
+            scanner: &self.scanner,
+            opened: &opened,
+        };
+        self.with_source(Some(scan), |source| {
+            workload::prepare(source, shadow, engine, descriptor, resumed)
+        })
+        .unwrap_or(Ok(workload::Element::Empty))
     }
 
-    fn refused(&self, engine: Engine, error: &PrepareError) {
-        log::debug!("vGPU {} {}: {error}", self.id(), engine.sysfs_name());
-        let mut refusals = lock(&self.refusals);
-        if refusals.len() >= REFUSALS {
-            refusals.pop_front();
-        }
-        refusals.push_back(format!("{}: {error}", engine.sysfs_name()));
+    fn refused(&self, engine: Engine, context: u32, error: &PrepareError) {
+        let engine = engine.sysfs_name();
+        log::debug!("vGPU {} {engine} {context:#010x}: {error}", self.id());
+        lock(&self.refusals).add(Complaint::new(engine, context, error));
+    }
+
+    /// A batch without privilege holds what has no place there.
+    fn noticed(&self, engine: Engine, context: u32, error: &PrepareError) {
+        let complaint = Complaint::new(engine.sysfs_name(), context, error);
+        lock(&self.noticed).add(complaint);
     }
 
     fn done(&self, engine: Engine, element: Element, bits: u16) {
@@ -223,8 +254,13 @@ impl Client for Vgpu {
             }
         }
         let tail = lock(&slot.lane).land(shadow);
-        if let (Outcome::Done, Some(tail)) = (outcome, tail) {
-            let bytes = workload.write_back(&self.map, tail);
+        let head = match outcome {
+            Outcome::Done => tail,
+            Outcome::Interrupted(Interrupted { head, .. }) => Some(head),
+            Outcome::Cancelled | Outcome::Failed { .. } => None,
+        };
+        if let Some(head) = head {
+            let bytes = workload.write_back(&self.map, head);
             let bytes = u64::try_from(bytes).unwrap_or(0);
             slot.counters.bytes_copied.add(bytes);
         }
@@ -247,7 +283,11 @@ impl Client for Vgpu {
             (Some(flight), Outcome::Cancelled) if lane.held && !lane.stopped => {
                 lane.put_back(flight);
             }
-            (None, _) | (_, Outcome::Cancelled | Outcome::Failed { .. }) => {}
+            (Some(flight), Outcome::Interrupted(place)) if !lane.stopped => {
+                lane.interrupt(flight.lrca(), place.batch);
+                lane.put_back(flight);
+            }
+            _ => {}
         }
         let more = lane.waiting() > 0;
         drop(lane);

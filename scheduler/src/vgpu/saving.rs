@@ -3,20 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gen8::{Engine, EngineSet};
+use gen8::{Engine, EngineSet, Platform};
 use guest_memory::WrittenPages;
 use serde::{Deserialize, Serialize};
 
 use super::Vgpu;
 use crate::sync::lock;
+use crate::workload::InBatch;
 
 /// What became of the work that was at the GPU when the vGPU was stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Drained {
     /// How long what ran took to end.
     pub waited: Duration,
-    /// Elements of lists that had not begun. They run when the vGPU goes on.
+    /// Elements of lists that are to run when the vGPU goes on.
     pub put_back: usize,
+    /// Contexts among them that ran, and go on where they were taken off.
+    pub interrupted: usize,
 }
 
 /// Something of the vGPU runs and does not end. The vGPU goes on.
@@ -48,6 +51,18 @@ pub struct EngineV1 {
     /// BAR0 offset and value of each register that a switch carries over and
     /// that differs from its reset value, by rising offset.
     pub registers: Vec<(u32, u32)>,
+    /// The context that was taken off before its end, and goes on first.
+    pub interrupted: Option<InterruptedV1>,
+}
+
+/// A context that goes on where it was taken off. Its image says where in the
+/// ring that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterruptedV1 {
+    /// Where the guest has its image, in its global address space.
+    pub context: u32,
+    /// In which batch; `None` between commands of the ring.
+    pub batch: Option<InBatch>,
 }
 
 /// A saved state that no vGPU can have.
@@ -70,19 +85,19 @@ pub enum BadScheduler {
 }
 
 impl SchedulerV1 {
-    /// Whether a vGPU can have it.
+    /// Whether a vGPU of `gpu` can have it.
     ///
     /// # Errors
     /// [`BadScheduler`] names what it cannot.
-    pub fn check(&self) -> Result<(), BadScheduler> {
+    pub fn check(&self, gpu: &Platform) -> Result<(), BadScheduler> {
         let Self { engines } = self;
         if engines.len() != Engine::COUNT {
             return Err(BadScheduler::Engines(engines.len()));
         }
-        for (engine, EngineV1 { registers }) in Engine::ALL.into_iter().zip(engines) {
+        for (engine, EngineV1 { registers, .. }) in Engine::ALL.into_iter().zip(engines) {
             let mut last = None;
             for &(offset, _) in registers {
-                let known = crate::switch::engine_of(offset) == Some(engine);
+                let known = crate::switch::engine_of(gpu.switched, offset) == Some(engine);
                 if !known || last.is_some_and(|l| offset <= l) {
                     let engine = engine.sysfs_name();
                     return Err(BadScheduler::Register { engine, offset });
@@ -96,7 +111,7 @@ impl SchedulerV1 {
 
 impl Vgpu {
     /// Stops giving the GPU work, takes back what has not begun, and waits,
-    /// at most `limit`, for what runs. On return nothing of the guest is at
+    /// `limit` or little longer, for what runs to end or to yield. On return nothing of the guest is at
     /// the GPU, and events of all that ended are on their way. Requests are
     /// still taken; what they submit waits.
     ///
@@ -125,14 +140,16 @@ impl Vgpu {
                 });
             }
         }
-        Ok(Drained {
+        let mut drained = Drained {
             waited: start.elapsed(),
-            put_back: self
-                .lanes
-                .iter()
-                .map(|s| lock(&s.lane).put_back_count())
-                .sum(),
-        })
+            ..Drained::default()
+        };
+        for slot in &self.lanes {
+            let lane = lock(&slot.lane);
+            drained.put_back += lane.put_back_count();
+            drained.interrupted += usize::from(lane.interrupted().is_some());
+        }
+        Ok(drained)
     }
 
     /// Goes on after [`Self::suspend`].
@@ -154,7 +171,11 @@ impl Vgpu {
             self.shared.engines[engine.index()].collect_registers(self.id());
             let mut registers = lock(&self.slot(engine).registers).save();
             registers.sort_unstable();
-            EngineV1 { registers }
+            let interrupted = lock(&self.slot(engine).lane).interrupted();
+            EngineV1 {
+                registers,
+                interrupted: interrupted.map(|(context, batch)| InterruptedV1 { context, batch }),
+            }
         });
         SchedulerV1 {
             engines: engines.into(),
@@ -164,7 +185,14 @@ impl Vgpu {
     /// Takes over what was saved and [checked](SchedulerV1::check), before
     /// anything is submitted.
     pub(crate) fn restore(&self, saved: &SchedulerV1) {
-        for (slot, EngineV1 { registers }) in self.lanes.iter().zip(&saved.engines) {
+        for (slot, engine) in self.lanes.iter().zip(&saved.engines) {
+            let EngineV1 {
+                registers,
+                interrupted,
+            } = engine;
+            if let Some(InterruptedV1 { context, batch }) = interrupted {
+                lock(&slot.lane).interrupt(*context, *batch);
+            }
             let mut file = lock(&slot.registers);
             for (offset, value) in registers {
                 file.write(*offset, *value);

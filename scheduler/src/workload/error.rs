@@ -7,6 +7,7 @@ use crate::audit::AuditError;
 use crate::dma::OutOfPages;
 use crate::ggtt::NotMapped;
 use crate::ppgtt::ShadowError;
+use crate::scan::{Fault, Finding};
 use crate::windows::NoRoom;
 
 /// Why an element cannot run.
@@ -24,6 +25,9 @@ pub enum PrepareError {
     /// The audit.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// A batch without privilege.
+    #[error(transparent)]
+    Scan(#[from] Finding),
     /// The page tables.
     #[error(transparent)]
     Shadow(#[from] ShadowError),
@@ -41,9 +45,15 @@ impl PrepareError {
     pub const fn reason(&self) -> FaultReason {
         match self {
             Self::Descriptor(_) | Self::Image(_) => FaultReason::Descriptor,
-            Self::NotMapped(_) | Self::Audit(AuditError::NotMapped(_)) => FaultReason::Unmapped,
-            Self::Audit(AuditError::Refused(_)) => FaultReason::Refused,
-            Self::Audit(AuditError::Unknown { .. }) => FaultReason::Instruction,
+            Self::NotMapped(_)
+            | Self::Audit(AuditError::NotMapped(_))
+            | Self::Shadow(ShadowError::Away { .. }) => FaultReason::Unmapped,
+            Self::Audit(AuditError::Unknown { .. })
+            | Self::Scan(Finding {
+                fault: Fault::Unknown,
+                ..
+            }) => FaultReason::Instruction,
+            Self::Audit(AuditError::Refused(_)) | Self::Scan(_) => FaultReason::Refused,
             Self::Audit(AuditError::Exhausted(_))
             | Self::Shadow(_)
             | Self::NoRoom(_)
@@ -56,6 +66,7 @@ impl PrepareError {
     pub const fn header(&self) -> u32 {
         match self {
             Self::Audit(e) => e.header(),
+            Self::Scan(f) => f.header,
             _ => 0,
         }
     }

@@ -1,7 +1,7 @@
 //! The register page of a context image, a copy of the guest's.
 
 use gen8::cmd::mi_op;
-use gen8::{Engine, lrc};
+use gen8::{Engine, Platform, lrc};
 use guest_memory::{Gfn, PAGE_SIZE};
 
 use super::shadow::ShadowRing;
@@ -66,14 +66,14 @@ impl Image {
     /// The values and the GPU's own part of a guest's page. The page is
     /// commands to the GPU, so all else is made anew: a guest chooses no
     /// register of it.
-    pub fn new(engine: Engine, bytes: &[u8; PAGE_SIZE]) -> Self {
+    pub fn new(gpu: &Platform, engine: Engine, bytes: &[u8; PAGE_SIZE]) -> Self {
         let mut guest = [0; lrc::PAGE_DWORDS];
         for (w, b) in guest.iter_mut().zip(bytes.as_chunks::<4>().0) {
             *w = u32::from_le_bytes(*b);
         }
         let mut words = [0; lrc::PAGE_DWORDS];
         words[lrc::PRIVATE..].copy_from_slice(&guest[lrc::PRIVATE..]);
-        for load in lrc::loads(engine) {
+        for load in gpu.image(engine).loads {
             // The length field is the number of dwords less two.
             let length = u32::try_from(2 * load.registers.len() - 1).unwrap_or(0);
             words[load.header] = (mi_op::LOAD_REGISTER_IMM << 23) | length;

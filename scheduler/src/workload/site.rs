@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpu_bus::GGTT_ENTRIES;
-use guest_memory::PAGE_SIZE;
+use guest_memory::{Gfn, PAGE_SIZE};
 
 use super::buffers::{Buffer, Buffers};
 use super::{Shadow, Source};
@@ -46,6 +46,8 @@ pub struct WorkloadSite<'a> {
     buffers: &'a mut Buffers,
     pub(super) pins: HashMap<(u32, u32), Pin>,
     pub(super) placed: Vec<Placed>,
+    /// The guest's frames that the GPU is shown in windows.
+    pub(super) shown: Vec<Gfn>,
     pub(super) bytes: u64,
 }
 
@@ -62,6 +64,7 @@ impl<'a> WorkloadSite<'a> {
             buffers,
             pins: HashMap::new(),
             placed: Vec::new(),
+            shown: Vec::new(),
             bytes: 0,
         }
     }
@@ -108,6 +111,7 @@ impl Site for WorkloadSite<'_> {
                 .bus(gfn)
                 .ok_or(NotMapped::NoMemory { address, gfn })?;
             entries.push(entry(bus));
+            self.shown.push(gfn);
         }
         let key = Key {
             vgpu: self.source.vgpu,

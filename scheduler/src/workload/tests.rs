@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use gen8::platform::BDW;
+
 use super::*;
 
 mod away;
@@ -11,13 +13,13 @@ fn a_guest_chooses_values_of_its_register_page_and_nothing_else() {
     for engine in Engine::ALL {
         // Every dword hostile.
         let hostile = [0xff; PAGE_SIZE];
-        let image = Image::new(engine, &hostile).bytes();
+        let image = Image::new(&BDW, engine, &hostile).bytes();
         let word = |i: usize| {
             let b = image[i * 4..i * 4 + 4].try_into().unwrap();
             u32::from_le_bytes(b)
         };
         let mut values = Vec::new();
-        for load in lrc::loads(engine) {
+        for load in BDW.image(engine).loads {
             let count = u32::try_from(load.registers.len()).unwrap();
             assert_eq!(word(load.header), 0x1100_0000 | (2 * count - 1));
             for (n, register) in load.registers.iter().enumerate() {
@@ -26,7 +28,7 @@ fn a_guest_chooses_values_of_its_register_page_and_nothing_else() {
                 assert_eq!(offset, engine.mmio_base() + register);
             }
         }
-        let headers: Vec<usize> = lrc::loads(engine).iter().map(|l| l.header).collect();
+        let headers: Vec<usize> = BDW.image(engine).loads.iter().map(|l| l.header).collect();
         for i in 0..lrc::PRIVATE {
             if values.contains(&i) {
                 assert_eq!(word(i), u32::MAX);
@@ -39,7 +41,7 @@ fn a_guest_chooses_values_of_its_register_page_and_nothing_else() {
 
 #[test]
 fn what_would_lead_past_the_audit_is_cleared() {
-    let mut image = Image::new(Engine::Rcs, &[0xff; PAGE_SIZE]);
+    let mut image = Image::new(&BDW, Engine::Rcs, &[0xff; PAGE_SIZE]);
     image.no_batch_state();
     assert!(image.control());
     image.set_root(0x12_3456_7000);
@@ -204,6 +206,7 @@ proptest! {
             crate::ppgtt::TableLimits::default(),
         );
         let source = Source {
+            gpu: &BDW,
             vgpu: 1,
             map: &map,
             table: &Few(table),
@@ -211,10 +214,11 @@ proptest! {
             windows: &windows,
             pages: &pages,
             limits: AuditLimits { dwords: 8192, depth: 3 },
+            scan: None,
         };
         let mut shadow = Shadow::default();
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        let element = prepare(&source, &mut shadow, engine, descriptor);
+        let element = prepare(&source, &mut shadow, engine, descriptor, None);
 
         let is_other = |bus: u64| bus >> 21 == other >> 21;
         for entry in crate::sync::lock(&gpu.0).values() {
@@ -263,6 +267,7 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
     );
     let entries = (0..64).map(|page| page << 12 | 1).collect();
     let source = Source {
+        gpu: &BDW,
         vgpu: 1,
         map: &map,
         table: &Few(entries),
@@ -270,6 +275,7 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         windows: &windows,
         pages: &pages,
         limits: AuditLimits::default(),
+        scan: None,
     };
     // The last dword of a page: the copy costs the audit's budget one dword.
     let batch = (BATCH << 12) + 0xffc;
@@ -291,7 +297,14 @@ fn a_ring_of_tiny_batches_does_not_use_up_the_host() {
         }
         set(lrc::RING_TAIL, u32::try_from(batches * 16).unwrap());
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        prepare(&source, &mut Shadow::default(), Engine::Rcs, descriptor).map(drop)
+        prepare(
+            &source,
+            &mut Shadow::default(),
+            Engine::Rcs,
+            descriptor,
+            None,
+        )
+        .map(drop)
     };
     assert_eq!(run(LIMIT), Ok(()));
     let Err(PrepareError::Audit(AuditError::Exhausted(why))) = run(LIMIT + 1) else {
@@ -326,6 +339,7 @@ fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Work
     );
     let table = Few((0..frames).map(|page| page << 12 | 1).collect());
     let source = Source {
+        gpu: &BDW,
         vgpu: 1,
         map: &map,
         table: &table,
@@ -333,6 +347,7 @@ fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Work
         windows: &windows,
         pages: &pages,
         limits: AuditLimits::default(),
+        scan: None,
     };
     let set = |index: usize, value: u32| {
         let at = (41 << 12) + u64::try_from(index * 4).unwrap();
@@ -349,7 +364,13 @@ fn with_ring(ring_pages: u32, head: u32, tail: u32, check: impl FnOnce(&mut Work
             .unwrap();
     }
     let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-    let prepared = prepare(&source, &mut Shadow::default(), Engine::Bcs, descriptor);
+    let prepared = prepare(
+        &source,
+        &mut Shadow::default(),
+        Engine::Bcs,
+        descriptor,
+        None,
+    );
     match prepared.unwrap() {
         Element::Work(mut work) => check(&mut work),
         Element::Empty => panic!("nothing to run"),

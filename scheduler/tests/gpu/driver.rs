@@ -17,12 +17,16 @@ use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::switch::SwitchMode;
-use vgpu_sched::vgpu::VgpuConfig;
+use vgpu_sched::vgpu::{SchedulerV1, VgpuConfig};
 
 use crate::stuck::Deaf;
 
 /// Longest wait for an event that must come: only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Windows of the scheduler's own: each engine's status page, and its idle
+/// context's image and ring.
+pub const OWN_WINDOWS: usize = 3 * Engine::COUNT;
 
 /// Pages of the guest's global table that tests use.
 const TABLE: usize = 4096;
@@ -156,17 +160,56 @@ pub struct Context {
 impl Guest {
     /// A guest with `pages` pages of memory.
     pub fn on(scheduler: &Scheduler, id: u64, pages: usize) -> Self {
+        let config = VgpuConfig {
+            id,
+            ..VgpuConfig::default()
+        };
+        Self::with(scheduler, config, pages)
+    }
+
+    /// The same with a vGPU of one's choice.
+    pub fn with(scheduler: &Scheduler, config: VgpuConfig, pages: usize) -> Self {
         let memory = Arc::new(VecMemory::new(pages));
-        let table = Arc::new(Table::new());
+        Self::of(scheduler, config, memory, Arc::new(Table::new()))
+    }
+
+    /// The same guest elsewhere, as it was saved. It knows its contexts and
+    /// not what was submitted.
+    pub fn restored(&self, scheduler: &Scheduler, id: u64, saved: &SchedulerV1) -> Self {
+        let pages = self.memory.pages();
+        let memory = Arc::new(VecMemory::new(pages));
+        let mut page = [0; 4096];
+        for gpa in (0..pages).map(|p| u64::try_from(p * 4096).unwrap()) {
+            self.memory.read(gpa, &mut page).unwrap();
+            memory.write(gpa, &page).unwrap();
+        }
+        let table = Table::new();
+        for page in 0..u32::try_from(TABLE).unwrap() {
+            table.store(page, self.table.load(page));
+        }
+        let config = VgpuConfig {
+            id,
+            restored: Some(saved.clone()),
+            ..VgpuConfig::default()
+        };
+        Self {
+            next_gfn: self.next_gfn,
+            next_ggtt: self.next_ggtt,
+            ..Self::of(scheduler, config, memory, Arc::new(table))
+        }
+    }
+
+    fn of(
+        scheduler: &Scheduler,
+        config: VgpuConfig,
+        memory: Arc<VecMemory>,
+        table: Arc<Table>,
+    ) -> Self {
         let (sender, events) = channel();
         let gate = Arc::new(Mutex::new(true));
         let sink = Sink {
             sender,
             open: Arc::clone(&gate),
-        };
-        let config = VgpuConfig {
-            id,
-            ..VgpuConfig::default()
         };
         let handle = scheduler
             .add_vgpu(
@@ -228,7 +271,7 @@ impl Guest {
 
     /// A context with a ring of `ring_pages` and an empty address space.
     pub fn context(&mut self, engine: Engine, ring_pages: u32) -> Context {
-        let pages = engine.context_pages();
+        let pages = gen8::platform::BDW.image(engine).pages;
         let image = self.pages(pages.into());
         let lrca = self.bind(image, pages);
         let ring = self.pages(ring_pages.into());
@@ -271,6 +314,15 @@ impl Guest {
 
     /// Maps a 4 KiB page in a context's address space.
     pub fn map(&mut self, context: &Context, address: u64, gpa: u64) {
+        self.map_as(context, address, gpa | PRESENT | WRITABLE);
+    }
+
+    /// The same for reading only.
+    pub fn map_read_only(&mut self, context: &Context, address: u64, gpa: u64) {
+        self.map_as(context, address, gpa | PRESENT);
+    }
+
+    fn map_as(&mut self, context: &Context, address: u64, entry: u64) {
         let mut table = context.root;
         for level in [Level::Pml4, Level::Pdp, Level::Pd] {
             let at = table + Self::entry(level.index(address));
@@ -284,7 +336,7 @@ impl Guest {
                 entry & !0xfff
             };
         }
-        self.set_pte(table, Level::Pt.index(address), gpa | PRESENT | WRITABLE);
+        self.set_pte(table, Level::Pt.index(address), entry);
     }
 
     fn entry(index: usize) -> u64 {
@@ -433,6 +485,18 @@ pub mod cmd {
         const POLL: u32 = 1 << 15;
         const EQUAL: u32 = 4 << 12;
         [0x1c << 23 | GLOBAL | POLL | EQUAL | 2, value, address, 0]
+    }
+
+    /// The same in the context's own space.
+    pub fn wait(address: u64, value: u32) -> [u32; 4] {
+        let [header, value, _, _] = wait_global(0, value);
+        let [low, high] = halves(address);
+        [header & !GLOBAL, value, low, high]
+    }
+
+    /// Lets nothing take the context off, or something again.
+    pub const fn arbitrate(on: bool) -> u32 {
+        0x08 << 23 | on as u32
     }
 
     pub fn store(address: u64, value: u32) -> [u32; 4] {

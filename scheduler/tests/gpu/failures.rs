@@ -102,11 +102,11 @@ fn a_forbidden_command_is_refused_and_named() {
     assert_eq!(guest.fails(&c), (FaultReason::Refused, header));
     // Nothing of the submission ran.
     assert_eq!(guest.read(gpa), 0);
-    let refusals = guest.handle.inspect().refusals;
-    assert!(
-        refusals[0].contains("MI_LOAD_REGISTER_IMM") && refusals[0].contains("0x2230"),
-        "{refusals:?}"
-    );
+    let refusal = guest.handle.inspect().refusals[0].to_string();
+    let context = format!("rcs0, context {:#010x}: ", c.descriptor & 0xffff_f000);
+    let want = "MI_LOAD_REGISTER_IMM (0x11000001) at ring offset 0x10: \
+                may not write Some(0) to register 0x2230";
+    assert_eq!(refusal, context + want);
     guest.reset(RCS);
     works(&mut guest, Engine::Rcs);
 }

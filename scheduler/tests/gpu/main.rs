@@ -1,10 +1,14 @@
 //! The scheduler on the software GPU, driven by tiny guests.
 
 mod ahead;
+mod at_once;
 mod driver;
 mod failures;
 mod handover;
 mod one_guest;
+mod saving;
+mod scanned;
+mod scans;
 mod scripted;
 mod seen;
 mod slots;

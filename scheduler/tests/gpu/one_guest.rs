@@ -4,7 +4,7 @@ use gen8::{Engine, lrc};
 use guest_memory::GuestMemory;
 use vgpu_ring::Event;
 
-use crate::driver::{Context, Guest, Host, cmd};
+use crate::driver::{Context, Guest, Host, OWN_WINDOWS, cmd};
 
 #[test]
 fn a_store_in_the_ring_reaches_the_guest_and_is_reported_in_order() {
@@ -166,7 +166,7 @@ fn a_privileged_batch_runs_as_a_checked_copy() {
     assert_eq!((guest.read(data), guest.read(data + 4)), (1, 2));
     // Nothing of the copies is left.
     let pinned = host.scheduler.inspect().windows.pinned;
-    assert_eq!(pinned, Engine::COUNT);
+    assert_eq!(pinned, OWN_WINDOWS);
 }
 
 #[test]

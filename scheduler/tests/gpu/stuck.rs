@@ -7,7 +7,7 @@ use gen8::{Engine, ring};
 use gpu_bus::Gpu;
 use vgpu_ring::FaultReason;
 
-use crate::driver::{Host, cmd};
+use crate::driver::{Host, OWN_WINDOWS, cmd};
 
 /// A GPU whose render engine can be made deaf to resets.
 pub struct Deaf {
@@ -60,7 +60,7 @@ fn it_is_out_of_use_and_what_it_may_reach_is_never_reused() {
     let view = host.scheduler.inspect();
     assert!(view.engines[0].dead.as_ref().unwrap().contains("rcs0"));
     // The windows and pages of the workload are still taken.
-    assert_eq!(view.windows.pinned, Engine::COUNT + 2);
+    assert_eq!(view.windows.pinned, OWN_WINDOWS + 2);
     // The guest's memory is not on the bus, whatever the engine does.
     assert_eq!(view.chunks, 1);
 

@@ -3,10 +3,16 @@
 //! are taken to be right when fuzzing, so that what is behind them is read.
 #![no_main]
 
+use std::sync::Arc;
+
 use guest_memory::VecMemory;
+use vgpu_device::{Device, DeviceV1};
 use vgpu_migrate::connection::receive;
 use vgpu_migrate::stream::{Before, Header, Known, Name, Section, Stream, StreamError, Writer};
 use vgpu_migrate::stream::{find, read_section};
+use vgpu_sched::saved::{PackedTable, Saved};
+use vgpu_sched::vgpu::SchedulerV1;
+use vgpu_tests::Surroundings;
 
 const KNOWN: [Known; 3] = [
     Known {
@@ -26,7 +32,7 @@ const KNOWN: [Known; 3] = [
     },
 ];
 
-fn one_line(error: &StreamError) {
+fn one_line(error: &impl std::fmt::Display) {
     let line = error.to_string();
     assert!(line.len() < 1000 && !line.contains('\n'), "{line}");
 }
@@ -70,8 +76,50 @@ fn guest(mut bytes: &[u8]) {
     }
 }
 
+/// A vGPU's whole state.
+fn vgpu(data: &[u8]) {
+    match Saved::parse(data) {
+        Ok(saved) => {
+            let writer = saved.writer().expect("it was JSON");
+            let bytes = writer.finish(Before::default()).expect("no longer");
+            assert_eq!(Saved::parse(&bytes).expect("what was written"), saved);
+            bodies(&saved.device);
+        }
+        Err(error) => one_line(&error),
+    }
+}
+
+/// What the sections of this vgpud hold, each by itself.
+fn bodies(data: &[u8]) {
+    if let Ok(scheduler) = serde_json::from_slice::<SchedulerV1>(data)
+        && let Err(error) = scheduler.check()
+    {
+        one_line(&error);
+    }
+    match PackedTable::from_bytes(data) {
+        Ok(table) => {
+            let mut next = 0;
+            table.unpack(|index, _| {
+                assert_eq!(index, next);
+                next += 1;
+            });
+            assert_eq!(next, 1 << 20);
+        }
+        Err(error) => one_line(&error),
+    }
+    if let Ok(state) = serde_json::from_slice::<DeviceV1>(data) {
+        let world = Arc::new(Surroundings::default());
+        match Device::restore(&state, world.seams()) {
+            Ok(device) => device.resubmit(),
+            Err(error) => one_line(&error),
+        }
+    }
+}
+
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     guest(data);
+    bodies(data);
+    vgpu(data);
     connection(data);
     connection(data.get(Header::LEN..).unwrap_or_default());
     match find(data).and_then(|(_, bytes)| Stream::parse(bytes, &KNOWN)) {

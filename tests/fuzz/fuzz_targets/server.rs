@@ -187,8 +187,15 @@ impl World {
                 vcpu.raw_request_to(self.server.id(), &raw).map(drop)
             }
             11..13 => {
-                let (engine, element, seq) = (b.u8() % 4, b.u8() % 2, b.u8().into());
-                let event = match b.u8() % 4 {
+                let (engine, element, seq) = (b.u8() % 4, b.u8() % 2, u64::from(b.u8()));
+                let event = match b.u8() % 7 {
+                    4..6 => Event::Protect {
+                        gfn: u64::from(b.u16()) % (FRAMES * 2),
+                        serial: seq as u32,
+                    },
+                    6 => Event::Unprotect {
+                        gfn: u64::from(b.u16()) % (FRAMES * 2),
+                    },
                     0 => Event::Interrupt {
                         engine,
                         bits: b.u16(),
@@ -231,7 +238,9 @@ impl World {
 }
 
 fn run(data: &[u8]) {
-    let known: Vec<u32> = gen8::vreg::all()
+    let known: Vec<u32> = gen8::platform::BDW
+        .registers
+        .rows()
         .flat_map(|row| row.offsets().collect::<Vec<_>>())
         .collect();
     let mut world = World::new();
@@ -244,6 +253,8 @@ fn run(data: &[u8]) {
     assert_eq!(world.domain.stopped(), None);
     world.server.stop();
     assert_eq!(world.domain.ioreq_servers(), 0);
+    // No frame stayed protected.
+    assert_eq!(world.domain.enable_log_dirty(), Ok(()));
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));

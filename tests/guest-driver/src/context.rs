@@ -44,11 +44,23 @@ pub struct Context {
     /// Number of the last request written to the ring.
     pub seqno: u32,
     descriptor: Descriptor,
+    root: u64,
     registers: u64,
     ring: u64,
     tail: u32,
     timeline: u64,
     timeline_ggtt: u32,
+    moves: Option<Moves>,
+}
+
+/// What it takes to bind a context's buffers elsewhere.
+#[derive(Debug)]
+struct Moves {
+    /// Frames for each slot, in turn with those it has.
+    spare: [u64; SLOTS],
+    /// A table for the slots' entries, in turn with the one they are in.
+    table: u64,
+    count: u64,
 }
 
 impl Context {
@@ -62,7 +74,7 @@ impl Context {
         engine: Engine,
         id: u32,
     ) -> Result<Self, DriverError> {
-        let pages = engine.context_pages();
+        let pages = gpu.part().image(engine).pages;
         let memory = gpu.platform().memory();
         let image = frames.take(memory, pages.into())?;
         let ring = frames.take(memory, RING_PAGES.into())?;
@@ -134,11 +146,111 @@ impl Context {
             slots,
             seqno: 0,
             descriptor,
+            root,
             registers,
             ring,
             tail: 0,
             timeline,
             timeline_ggtt,
+            moves: None,
+        })
+    }
+
+    /// Lets [`Context::bind_anew`] be called.
+    ///
+    /// # Errors
+    /// When guest memory runs out.
+    pub fn allow_moves(
+        &mut self,
+        memory: &dyn GuestMemory,
+        frames: &mut Frames,
+    ) -> Result<(), DriverError> {
+        let mut spare = [0; SLOTS];
+        for first in &mut spare {
+            *first = frames.take(memory, SLOT_PAGES)?;
+        }
+        self.moves = Some(Moves {
+            spare,
+            table: frames.take(memory, 1)?,
+            count: 0,
+        });
+        Ok(())
+    }
+
+    /// Puts a slot's buffers into other frames, at the same addresses, as
+    /// i915 does when it binds another object there. Nothing that uses the
+    /// slot may be under way. When nothing of the context is (`idle`), now and
+    /// then their table is another page too, and what it was is used for
+    /// something else. Does nothing unless moves are allowed.
+    ///
+    /// # Errors
+    /// When guest memory fails.
+    pub fn bind_anew(
+        &mut self,
+        memory: &dyn GuestMemory,
+        slot: usize,
+        idle: bool,
+    ) -> Result<(), DriverError> {
+        /// Bindings between two moves of the table.
+        const TABLE_EVERY: u64 = 5;
+        /// What kernels have in their memory: an address in its upper half.
+        const SOMETHING_ELSE: u64 = 0xffff_8880_0000_0008;
+        let Some(moves) = &mut self.moves else {
+            return Ok(());
+        };
+        moves.count += 1;
+        let buffers = &mut self.slots[slot];
+        if idle && moves.count % TABLE_EVERY == 0 {
+            let at = entry_address(memory, self.root, buffers.batch_va, Level::Pd)?;
+            let old = memory.read_u64(at)? & pte::ADDRESS;
+            let mut entries = [0; PAGE_SIZE];
+            memory.read(old, &mut entries)?;
+            for (i, entry) in (0..).step_by(8).zip(entries.as_chunks::<8>().0) {
+                memory.write(moves.table + i, entry)?;
+            }
+            memory.write_u64(at, moves.table | pte::PRESENT | pte::WRITABLE)?;
+            for i in (0..PAGE).step_by(8) {
+                memory.write_u64(old + i, SOMETHING_ELSE + i)?;
+            }
+            moves.table = old;
+        }
+        let first = std::mem::replace(&mut moves.spare[slot], buffers.batch);
+        buffers.batch = first;
+        buffers.data = first + PAGE;
+        for page in 0..SLOT_PAGES {
+            let va = buffers.batch_va + page * PAGE;
+            let at = entry_address(memory, self.root, va, Level::Pt)?;
+            let frame = first + page * PAGE;
+            memory.write_u64(at, frame | pte::PRESENT | pte::WRITABLE)?;
+        }
+        Ok(())
+    }
+
+    /// Where the table is now that names its buffers.
+    ///
+    /// # Errors
+    /// When guest memory fails.
+    pub fn table(&self, memory: &dyn GuestMemory) -> Result<u64, DriverError> {
+        let at = entry_address(memory, self.root, self.slots[0].batch_va, Level::Pd)?;
+        Ok(memory.read_u64(at)? & pte::ADDRESS)
+    }
+
+    /// Maps `pages` pages from guest-physical `gpa` at the per-process address
+    /// `va`.
+    ///
+    /// # Errors
+    /// When guest memory runs out.
+    pub fn map(
+        &self,
+        memory: &dyn GuestMemory,
+        frames: &mut Frames,
+        va: u64,
+        gpa: u64,
+        pages: u64,
+    ) -> Result<(), DriverError> {
+        (0..pages).try_for_each(|page| {
+            let (va, gpa) = (va + page * PAGE, gpa + page * PAGE);
+            map(memory, frames, self.root, va, gpa)
         })
     }
 
@@ -191,6 +303,27 @@ impl Context {
     /// When guest memory fails.
     pub fn completed(&self, memory: &dyn GuestMemory) -> Result<u32, DriverError> {
         Ok(memory.read_u32(self.timeline)?)
+    }
+}
+
+/// Where the entry of `va` at a level lies, all tables above being there.
+fn entry_address(
+    memory: &dyn GuestMemory,
+    root: u64,
+    va: u64,
+    wanted: Level,
+) -> Result<u64, DriverError> {
+    let mut table = root;
+    let mut level = Level::Pml4;
+    loop {
+        let at = table + level.index(va) as u64 * 8;
+        match level.below() {
+            Some(below) if level != wanted => {
+                table = memory.read_u64(at)? & pte::ADDRESS;
+                level = below;
+            }
+            _ => return Ok(at),
+        }
     }
 }
 

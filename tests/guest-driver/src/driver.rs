@@ -14,6 +14,8 @@ use crate::{
 
 /// Contexts on each engine; two keep both elements of a list in use.
 const CONTEXTS: usize = 2;
+/// The first context's id; each further is as much more.
+const FIRST_ID: u32 = 0x20;
 /// How long a request may take before the driver calls it a hang.
 const HANG: Duration = Duration::from_secs(20);
 
@@ -50,6 +52,9 @@ pub struct Finished {
 /// A guest's driver.
 pub struct Driver<P> {
     gpu: Gpu<P>,
+    frames: Frames,
+    /// The next context's.
+    next_id: u32,
     engines: [EngineState; Engine::COUNT],
     random: Random,
 }
@@ -59,9 +64,27 @@ impl<P: Platform> Driver<P> {
     ///
     /// # Errors
     /// [`DriverError`]
-    pub fn start(platform: P, mut frames: Frames, seed: u64) -> Result<Self, DriverError> {
+    pub fn start(platform: P, frames: Frames, seed: u64) -> Result<Self, DriverError> {
+        Self::make(platform, frames, seed, false)
+    }
+
+    /// As [`Driver::start`], but each request of random work finds its buffers
+    /// in other frames: its page tables change all the time.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn start_restless(platform: P, frames: Frames, seed: u64) -> Result<Self, DriverError> {
+        Self::make(platform, frames, seed, true)
+    }
+
+    fn make(
+        platform: P,
+        mut frames: Frames,
+        seed: u64,
+        restless: bool,
+    ) -> Result<Self, DriverError> {
         let mut gpu = Gpu::probe(platform, &mut frames)?;
-        let mut id = 0x20;
+        let mut next_id = FIRST_ID;
         let mut engines = Engine::ALL.map(|engine| EngineState {
             contexts: Vec::new(),
             books: Accounting::new(engine.sysfs_name()),
@@ -71,13 +94,18 @@ impl<P: Platform> Driver<P> {
         });
         for engine in Engine::ALL {
             for _ in 0..CONTEXTS {
-                let context = Context::new(&mut gpu, &mut frames, engine, id)?;
+                let mut context = Context::new(&mut gpu, &mut frames, engine, next_id)?;
+                if restless {
+                    context.allow_moves(gpu.platform().memory(), &mut frames)?;
+                }
                 engines[engine.index()].contexts.push(context);
-                id += 0x20;
+                next_id += FIRST_ID;
             }
         }
         Ok(Self {
             gpu,
+            frames,
+            next_id,
             engines,
             random: Random::new(seed),
         })
@@ -97,9 +125,11 @@ impl<P: Platform> Driver<P> {
             return Ok(false);
         };
         let kind = Kind::pick(engine, &mut self.random);
+        let memory = self.gpu.platform().memory();
+        let idle = !state.running.iter().any(|r| r.context == context);
+        state.contexts[context].bind_anew(memory, slot, idle)?;
         let buffers = state.contexts[context].slots[slot];
         let work = Workload::generate(engine, kind, &buffers, &mut self.random);
-        let memory = self.gpu.platform().memory();
         memory.write(buffers.data, &work.before)?;
         let given = Given {
             kind,
@@ -127,6 +157,50 @@ impl<P: Platform> Driver<P> {
         };
         let given = make(&state.contexts[context].slots[0]);
         self.start_request(engine, (context, 0), given)?;
+        Ok(true)
+    }
+
+    /// Makes one more context on `engine`, for [`Driver::submit_to`] alone, in
+    /// which the given pages are mapped: from a guest-physical address at a
+    /// per-process one, so many. Its number on the engine.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn add_context(
+        &mut self,
+        engine: Engine,
+        maps: &[(u64, u64, u64)],
+    ) -> Result<usize, DriverError> {
+        let context = Context::new(&mut self.gpu, &mut self.frames, engine, self.next_id)?;
+        self.next_id += FIRST_ID;
+        let memory = self.gpu.platform().memory();
+        for &(gpa, va, pages) in maps {
+            context.map(memory, &mut self.frames, va, gpa, pages)?;
+        }
+        let contexts = &mut self.engines[engine.index()].contexts;
+        contexts.push(context);
+        Ok(contexts.len() - 1)
+    }
+
+    /// Submits what `make` writes to context `context` on `engine`, which must
+    /// have nothing under way; whether it did.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn submit_to(
+        &mut self,
+        engine: Engine,
+        context: usize,
+        make: impl FnOnce(&Slot) -> Given,
+    ) -> Result<bool, DriverError> {
+        let state = &self.engines[engine.index()];
+        let Some(slots) = state.contexts.get(context).map(|c| c.slots) else {
+            return Ok(false);
+        };
+        if state.running.iter().any(|r| r.context == context) {
+            return Ok(false);
+        }
+        self.start_request(engine, (context, 0), make(&slots[0]))?;
         Ok(true)
     }
 
@@ -277,12 +351,24 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
+    /// Where the tables are now that name the buffers of its contexts.
+    ///
+    /// # Errors
+    /// When guest memory fails.
+    pub fn tables(&mut self) -> Result<Vec<u64>, DriverError> {
+        let memory = self.gpu.platform().memory();
+        let contexts = self.engines.iter().flat_map(|e| &e.contexts);
+        contexts.map(|c| c.table(memory)).collect()
+    }
+
     /// The same driver on another platform: its guest was moved.
     #[must_use]
     pub fn moved<Q: Platform>(self, platform: Q) -> Driver<Q> {
         Driver {
             gpu: self.gpu.moved(platform),
+            frames: self.frames,
             engines: self.engines,
+            next_id: self.next_id,
             random: self.random,
         }
     }

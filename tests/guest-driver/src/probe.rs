@@ -11,7 +11,7 @@ use crate::{DriverError, Frames, Platform};
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// Another device, or none, stands in the slot.
-    #[error("vendor and device are {found:#010x}, not 0x16168086")]
+    #[error("vendor and device are {found:#010x}, no device that can be emulated")]
     NotOurs {
         /// Config dword 0.
         found: u32,
@@ -60,6 +60,7 @@ const POLLS: u32 = 100_000;
 /// The device's registers and global page table.
 pub struct Gpu<P> {
     platform: P,
+    part: &'static gen8::Platform,
     bar0: u64,
     next_ggtt_page: u32,
     status_pages: [u64; Engine::COUNT],
@@ -73,9 +74,10 @@ impl<P: Platform> Gpu<P> {
     /// [`ProbeError`] in a [`DriverError`].
     pub fn probe(mut platform: P, frames: &mut Frames) -> Result<Self, DriverError> {
         let found = platform.config_read(0, 4);
-        if found != 0x1616_8086 {
+        let ours = |p: &&&gen8::Platform| found == u32::from(p.device) << 16 | 0x8086;
+        let Some(part) = gen8::platform::PLATFORMS.iter().find(ours) else {
             return Err(ProbeError::NotOurs { found }.into());
-        }
+        };
         let command = platform.config_read(4, 2);
         platform.config_write(4, 2, command | 0x6);
         let low = platform.config_read(0x10, 4) & !0xf;
@@ -83,6 +85,7 @@ impl<P: Platform> Gpu<P> {
         let bar0 = u64::from(high) << 32 | u64::from(low);
         let mut gpu = Self {
             platform,
+            part,
             bar0,
             // Page 0 stays unused so that address 0 is never valid.
             next_ggtt_page: 1,
@@ -104,6 +107,7 @@ impl<P: Platform> Gpu<P> {
     pub(crate) fn moved<Q>(self, platform: Q) -> Gpu<Q> {
         let Self {
             platform: _,
+            part,
             bar0,
             next_ggtt_page,
             status_pages,
@@ -111,6 +115,7 @@ impl<P: Platform> Gpu<P> {
         } = self;
         Gpu {
             platform,
+            part,
             bar0,
             next_ggtt_page,
             status_pages,
@@ -120,9 +125,10 @@ impl<P: Platform> Gpu<P> {
 
     /// The registers and tables of a device that is not brought up, BAR0 at
     /// 0: for who stands in the device's place.
-    pub const fn unprobed(platform: P) -> Self {
+    pub const fn unprobed(platform: P, part: &'static gen8::Platform) -> Self {
         Self {
             platform,
+            part,
             bar0: 0,
             next_ggtt_page: 1,
             status_pages: [0; Engine::COUNT],
@@ -316,6 +322,12 @@ impl<P: Platform> Gpu<P> {
         self.exits += 1;
         self.platform
             .mmio_write(self.bar0 + offset, 4, value.into());
+    }
+
+    /// What the device is.
+    #[must_use]
+    pub const fn part(&self) -> &'static gen8::Platform {
+        self.part
     }
 
     /// The platform.

@@ -22,14 +22,32 @@ uptime_now() { cut -d' ' -f1 /proc/uptime; }
 # since START: seconds from an uptime until now
 since() { awk -v a="$1" -v b="$(uptime_now)" 'BEGIN { printf "%.2f", b - a }'; }
 
+# threads NAME: where each thread of our daemons is, and in what system call, to
+# /results/threads-NAME.txt. What hangs, hangs there.
+threads() {
+    for program in vgpud vgpu-dm; do
+        for pid in $(pidof "$program"); do
+            for task in "/proc/$pid/task/"*; do
+                echo "== $program $pid thread ${task##*/} $(cat "$task/comm")"
+                echo "wchan $(cat "$task/wchan")"
+                echo "syscall $(cat "$task/syscall")"
+                cat "$task/stack"
+            done
+        done
+    done >"/results/threads-$1.txt" 2>&1
+}
+
 # finish ok|REASON: brings the logs back and ends the run.
 finish() {
     # At a prompt there is nothing to end.
     [ "$LAB_SCENARIO" = shell ] && echo "lab: $*" && return 1
     [ "$1" = ok ] || fact failed "$*"
+    [ "$1" = ok ] || threads end
     # Whatever went wrong may have left any of these hanging.
     timeout 20 xl list >/results/xl-list.txt 2>&1
     timeout 20 xl dmesg >/results/xen-dmesg.txt 2>&1
+    grep -E 'emulation failed|domain_crash|Domain [0-9]+ .*crashed' /results/xen-dmesg.txt >/results/xen-complaints.txt
+    block xen-complaints /results/xen-complaints.txt
     timeout 20 xenstore-ls -f >/results/xenstore.txt 2>&1
     if [ "$1" != ok ] && [ "$LAB_DEVICE" = 1 ]; then
         timeout 20 vgpuctl list >/results/vgpuctl-list.txt 2>&1
@@ -68,16 +86,34 @@ install_programs() {
 
 # start_vgpud: our daemon, until it takes connections; sets $vgpud_pid.
 start_vgpud() {
-    RUST_LOG=${RUST_LOG:-info} vgpud >/results/vgpud.log 2>&1 &
+    # shellcheck disable=SC2086 # an option and its value
+    RUST_LOG=${RUST_LOG:-info} vgpud ${LAB_SHADOW:+--shadow $LAB_SHADOW} >>/results/vgpud.log 2>&1 &
     vgpud_pid=$!
     tries=0
-    until [ -S /run/vgpud.sock ]; do
+    until timeout 5 vgpuctl list >/dev/null 2>&1; do
         tries=$((tries + 1))
         kill -0 "$vgpud_pid" 2>/dev/null ||
             { finish "vgpud ended: $(tail -n 1 /results/vgpud.log)"; return 1; }
-        [ $tries -gt 100 ] && { finish "vgpud made no /run/vgpud.sock within 20 s"; return 1; }
+        [ $tries -gt 100 ] && { finish "vgpud does not answer after 20 s"; return 1; }
         sleep 0.2
     done
+}
+
+# vgpu_line [KEY=VALUE]: the line of a guest's config that gives it our device,
+# if the run has one.
+vgpu_line() {
+    [ "$LAB_DEVICE" = 1 ] || return 0
+    # bdw is the default, and so is left out.
+    gpu=
+    [ "$LAB_GPU" = bdw ] || gpu=",gpu=$LAB_GPU"
+    echo "vgpu = [\"slot=10$gpu${1:+,$1}\"]"
+}
+
+# stop_vgpud: as a service manager stops it.
+stop_vgpud() {
+    kill "$vgpud_pid"
+    wait "$vgpud_pid"
+    fact vgpud-exit $?
 }
 
 guest_log() { echo "/var/log/xen/console/guest-$1.log"; }
@@ -153,13 +189,23 @@ guest_ready() {
     fact "guest-boot-seconds/$1" "$(since "$(cat "/run/start-$1")")"
 }
 
-# inspect NAME TAG: a guest's device as vgpuctl sees it.
-inspect() {
+# ask TAG ARGUMENT...: what vgpuctl answers, as the block TAG; how it ended and
+# what it complained of, as TAG with -status and -said.
+ask() {
     [ "$LAB_DEVICE" = 1 ] || return 0
-    timeout 30 vgpuctl inspect "$(cat "/run/domid-$1")" --json >"/results/inspect-$1-$2.json" 2>"/results/inspect-$1-$2.err"
-    fact "inspect-status/$1-$2" $?
-    block "inspect/$1-$2" "/results/inspect-$1-$2.json"
+    tag=$1
+    shift
+    file="/results/$(echo "$tag" | tr / -)"
+    timeout 30 vgpuctl "$@" >"$file.txt" 2>"$file.err"
+    status=$?
+    fact "$tag-status" $status
+    block "$tag" "$file.txt"
+    block "$tag-said" "$file.err"
+    [ $status = 0 ] || threads "$(echo "$tag" | tr / -)"
 }
+
+# inspect NAME TAG: a guest's device as vgpuctl sees it.
+inspect() { ask "inspect/$1-$2" inspect "$(cat "/run/domid-$1")" --json; }
 
 sequence=0
 # guest_start NAME COMMAND...: tells a guest to run a script; sets $sequence.

@@ -86,18 +86,29 @@ report)
     # Whatever hung: the kernel's own account of it.
     cat /sys/class/drm/card0/error 2>/dev/null | head -n 200 | log_block gpu-error
     ;;
-igt) # TAG PROGRAM SUBTEST SECONDS: one subtest
+igt) # TAG PROGRAM SUBTESTS SECONDS [VARIABLE=VALUE...]
+    tag=$2
+    program=$3
+    subtests=$4
+    seconds=$5
+    shift 5
+    dynamic=
+    case $subtests in
+    *@*) dynamic="--dynamic-subtest ${subtests#*@}" ;;
+    esac
     start=$(uptime_now)
-    timeout -k 5 "$5" "/usr/libexec/igt-gpu-tools/$3" --run-subtest "$4" >/run/igt.out 2>&1
+    # shellcheck disable=SC2086 # words, or nothing
+    env "$@" timeout -k 5 "$seconds" "/usr/libexec/igt-gpu-tools/$program" --run-subtest "${subtests%%@*}" $dynamic >/run/igt.out 2>&1
     status=$?
-    log_block "$2/$3@$4" </run/igt.out
-    echo "LAB $2-exit/$3@$4 $status $start $(uptime_now)"
+    log_block "$tag/$program@$subtests" </run/igt.out
+    echo "LAB $tag-exit/$program@$subtests $status $start $(uptime_now)"
     ;;
 mmio) # ROUNDS
     # FPGA_DBG 0x42300: a register that nothing else watches; QEMU's edu has
     # its identification at 0.
     ours=
-    [ -n "$(find_vgpu)" ] && ours=vgpu=8086:1616:42300
+    vgpu=$(find_vgpu)
+    [ -n "$vgpu" ] && ours=vgpu=8086:$(sed 's/^0x//' "/sys/bus/pci/devices/$vgpu/device"):42300
     /run/lab/mmio-latency "$2" $ours qemu=1234:11e8:0 2>&1 || echo "LAB mmio-failed $?"
     ;;
 *)

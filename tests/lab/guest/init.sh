@@ -32,6 +32,7 @@ while read -r sequence script arguments; do
     poweroff) break ;;
     esac
     # shellcheck disable=SC2086 # the arguments are words
+    set -f
     sh "/run/lab/$script.sh" $arguments </dev/null
     echo "LAB end $sequence $?"
 done

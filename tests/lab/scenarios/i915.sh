@@ -3,12 +3,12 @@
 # it.
 
 boot_limit=300
-[ "$LAB_SHORT" = 1 ] && mmio_rounds=10 || mmio_rounds=50
+mmio_rounds=50
+[ "$LAB_SHORT" = 1 ] || [ -n "$LAB_ONLY" ] && mmio_rounds=10
 
 config() { # NAME
-    [ "$LAB_DEVICE" = 1 ] && vgpu='vgpu = ["type=bdw,slot=10"]'
     # A device of QEMU's own, to compare register reads with.
-    guest_config "$1" '"-device", "edu,addr=0x11"' "$vgpu"
+    guest_config "$1" '"-device", "edu,addr=0x11"' "$(vgpu_line)"
 }
 
 # memory TAG: peak and present resident size of our processes, KiB; every
@@ -23,7 +23,20 @@ memory() {
     block memory /run/memory
 }
 
+igt_tests() {
+    while read -r program subtests seconds environment; do
+        stage "g1: igt $program@$subtests"
+        guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtests" "$seconds" "$environment"
+    done </lab/igt.list
+    guest_do g1 120 i915 report
+    inspect g1 igt
+    memory igt
+}
+
+# What some tests of the longer forms fill.
+[ -d /lab/boot-large ] && guest_boot=/lab/boot-large
 config g1
+guest_boot=/lab/boot
 config g2
 
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
@@ -40,13 +53,17 @@ memory probe
 stage "g1: register reads, ours and QEMU's"
 guest_do g1 300 i915 mmio $mmio_rounds
 
-while read -r program subtest seconds; do
-    stage "g1: igt $program@$subtest"
-    guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtest" "$seconds"
-done </lab/igt.list
-guest_do g1 120 i915 report
-inspect g1 igt
-memory igt
+# Only some tests, to work on them.
+if [ -n "$LAB_ONLY" ]; then
+    fact igt-only "$LAB_ONLY"
+    igt_tests
+    guest_start g1 poweroff
+    guest_gone g1 60
+    daemons_end
+    finish ok
+fi
+
+igt_tests
 
 stage "xl save g1, which is refused"
 xl save g1 /run/g1.save >/results/xl-save-g1.txt 2>&1

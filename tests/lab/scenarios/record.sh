@@ -11,8 +11,7 @@ for guest in "g1 bookworm-6.1" "g2 trixie-6.12"; do
     name=${guest% *}
     kernel=${guest#* }
     [ -d "/lab/boot-$kernel" ] && guest_boot="/lab/boot-$kernel" || guest_boot=/lab/boot
-    [ "$LAB_DEVICE" = 1 ] && vgpu='vgpu = ["type=bdw,slot=10"]'
-    guest_config "$name" "" "$vgpu"
+    guest_config "$name" "" "$(vgpu_line)"
     fact "recording/$name" "$kernel"
     stage "xl create $name, kernel $kernel"
     guest_create "$name"

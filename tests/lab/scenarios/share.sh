@@ -17,11 +17,13 @@ fact engine "${engine}0"
 snapshot() {
     [ "$LAB_DEVICE" = 1 ] || return 0
     before=$(uptime_now)
-    timeout 30 vgpuctl inspect --json >"/results/inspect-gpu-$1.json" 2>"/results/inspect-gpu-$1.err"
-    fact "inspect-status/gpu-$1" $?
+    ask "inspect/gpu-$1" inspect --json
     fact "snapshot/$1" "$before $(uptime_now)"
-    block "inspect/gpu-$1" "/results/inspect-gpu-$1.json"
 }
+
+# vgpud knows a guest that comes again by its UUID.
+uuid=2f4cc2a5-9f0c-4b4e-8f0e-8b1ff0a1c0d1
+kept="weight=250,cap=50"
 
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
 
@@ -29,8 +31,8 @@ for guest in "g1 100" "g2 300"; do
     name=${guest% *}
     weight=${guest#* }
     fact "weight/$name" "$weight"
-    [ "$LAB_DEVICE" = 1 ] && vgpu="vgpu = [\"type=bdw,slot=10,weight=$weight\"]"
-    guest_config "$name" "" "$vgpu"
+    [ "$name" = g1 ] && uuid_line="uuid = \"$uuid\"" || uuid_line=
+    guest_config "$name" "" "$(vgpu_line "weight=$weight")" "$uuid_line"
     stage "xl create $name, weight $weight"
     guest_create "$name"
     stage "guest $name boots"
@@ -57,6 +59,12 @@ sleep $window
 snapshot after
 [ "$LAB_DEVICE" = 1 ] && timeout 60 vgpuctl trace -n 2000 >/results/trace.txt 2>&1
 
+stage "what they get is changed, and watched"
+fact kept "$kept"
+# shellcheck disable=SC2046 # a word for each key
+ask set set "$(cat /run/domid-g1)" $(echo "$kept" | tr , ' ')
+ask top top --batch -n 2
+
 stage "both stop"
 for name in g1 g2; do
     guest_do "$name" 60 work stop share
@@ -71,4 +79,15 @@ guest_start g1 poweroff
 guest_start g2 poweroff
 guest_gone g1 60
 guest_gone g2 60
+
+if [ "$LAB_DEVICE" = 1 ]; then
+    stage "vgpud starts anew, and g1 as g3, which it remembers"
+    stop_vgpud
+    start_vgpud
+    guest_config g3 "" "$(vgpu_line weight=100)" "uuid = \"$uuid\""
+    guest_create g3
+    ask again list
+    xl destroy g3
+    guest_gone g3 60
+fi
 daemons_end

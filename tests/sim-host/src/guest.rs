@@ -33,7 +33,7 @@ pub struct SimGuestConfig {
     pub frames: usize,
     /// Virtual CPUs.
     pub vcpus: u32,
-    /// Its virtual GPU.
+    /// Its virtual GPU, which becomes what the host's GPU is.
     pub device: vgpu_device::Config,
     /// How long its device model's threads look for the next request before
     /// they sleep, at most.
@@ -180,7 +180,10 @@ impl SimGuest {
         let server_config = ServerConfig {
             slot: SLOT,
             table_gfn: Some(PARKING_GFN),
-            device: config.device.clone(),
+            device: vgpu_device::Config {
+                gpu: host.platform(),
+                ..config.device.clone()
+            },
             spin: config.spin,
             // It shares the process with the test.
             seccomp: vgpu_dm::Seccomp::Off,

@@ -14,6 +14,7 @@ use vgpu_ring::{
     PushError, SharedArea,
 };
 use vgpu_sched::events::{EventSink, Full};
+use vgpu_sched::reading::Allowance;
 use vgpu_sched::scheduler::Handle;
 use vgpu_sched::vgpu::{SchedulerV1, VgpuConfig};
 use xen_glue::TableFrames;
@@ -102,11 +103,14 @@ impl Link {
             mut requests,
             events,
             ggtt,
+            changes,
         } = area.daemon_end(bells);
         let table = Table::new(ggtt, table);
         let config = VgpuConfig {
             id,
             share,
+            shadow: host.shadow(),
+            scan: host.scan(),
             restored,
             ..VgpuConfig::default()
         };
@@ -120,17 +124,25 @@ impl Link {
                 broken: Arc::clone(&failure),
             }),
         )?;
+        handle.count_changes(changes);
         let handle = Arc::new(handle);
         let stop = Arc::new(AtomicBool::new(false));
+        let bounded = !host.reads_all();
         let thread = std::thread::Builder::new()
             .name(format!("vgpu{id}"))
             .spawn({
                 let (handle, stop, failure) = (handle.clone(), stop.clone(), failure.clone());
                 move || {
                     let mut serve = || -> anyhow::Result<()> {
+                        let mut allowance = bounded.then(Allowance::new);
                         while !stop.load(Ordering::SeqCst) {
                             while let Some(request) = requests.pop()? {
                                 handle.handle(request)?;
+                                if let Some(pause) = allowance.as_mut().and_then(Allowance::served)
+                                    && !stop.load(Ordering::SeqCst)
+                                {
+                                    std::thread::park_timeout(pause);
+                                }
                             }
                             handle.flush_events();
                             handle.usable()?;
@@ -180,10 +192,11 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         self.bell.ring();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("a vGPU's worker panicked");
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("a vGPU's worker panicked");
+            }
         }
     }
 }

@@ -73,7 +73,7 @@ impl Rogue {
             memory: Arc::clone(&memory),
             table: end.ggtt,
         };
-        let mut gpu = Gpu::unprobed(bare);
+        let mut gpu = Gpu::unprobed(bare, host.platform());
         let mut frames = Frames::new(1, u64::try_from(FRAMES)?);
         let mut context = Context::new(&mut gpu, &mut frames, engine, 0x20)?;
         let slot = context.slots[0];

@@ -83,12 +83,17 @@ fn work_goes_on_where_the_guest_does() {
     let mut driver = Driver::start(here.clone(), Frames::new(256, 4096), 3).unwrap();
     let mut done = 0;
     let mut put_back = 0;
+    let mut interrupted = 0;
     let mut in_flight = 0;
-    for trip in 1..=12 {
+    for trip in 1..=9 {
         done += work(&mut driver, &mut random);
         here.0.begin_save().unwrap();
         done += work(&mut driver, &mut random);
-        put_back += here.0.suspend(LIMIT).unwrap().put_back;
+        // What runs comes to its end, or is taken off in the middle.
+        let limit = if trip % 3 == 0 { LIMIT } else { Duration::ZERO };
+        let drained = here.0.suspend(limit).unwrap();
+        put_back += drained.put_back;
+        interrupted += drained.interrupted;
         in_flight += usize::from(!driver.idle());
         let there = moved(&here.0, &hosts[trip % 2], &config);
         driver = driver.moved(there.clone());
@@ -97,10 +102,11 @@ fn work_goes_on_where_the_guest_does() {
     }
     done += finish(&mut driver);
     assert_eq!(here.0.failure(), None);
-    assert_eq!(here.0.scheduled().refusals, Vec::<String>::new());
+    assert_eq!(here.0.scheduled().refusals, []);
+    let seen = (done, put_back, interrupted, in_flight);
     assert!(
-        done > 50 && put_back > 5 && in_flight > 5,
-        "{done} {put_back} {in_flight}"
+        done > 50 && put_back > 5 && interrupted > 5 && in_flight > 5,
+        "{seen:?}"
     );
 }
 
@@ -118,7 +124,7 @@ fn a_save_that_comes_to_nothing_leaves_the_guest_at_work() {
     let has = || here.0.domain().current_reservation();
     let before = has();
     let ram = here.0.server().table();
-    for round in 0..9 {
+    for round in 0..6 {
         work(&mut driver, &mut random);
         here.0.begin_save().unwrap();
         assert_eq!(
@@ -129,7 +135,7 @@ fn a_save_that_comes_to_nothing_leaves_the_guest_at_work() {
         // Ended by libxl before the guest stops, or behind that, or when all
         // was saved already.
         if round % 3 > 0 {
-            here.0.suspend(LIMIT).unwrap();
+            here.0.suspend(Duration::ZERO).unwrap();
         }
         if round % 3 > 1 {
             let _saved = carried(&here.0.save().unwrap());
@@ -144,5 +150,47 @@ fn a_save_that_comes_to_nothing_leaves_the_guest_at_work() {
         panic!("{:?}", here.0.server().table());
     };
     assert_eq!(gfn, was);
+    assert_eq!(here.0.failure(), None);
+}
+
+#[test]
+fn a_damaged_state_is_refused_or_harms_nobody() {
+    let host = SimHost::start(SimHostConfig::default()).unwrap();
+    let config = SimGuestConfig::default();
+    let here = SharedGuest(Arc::new(SimGuest::start(&host, &config).unwrap()));
+    let mut driver = Driver::start(here.clone(), Frames::new(256, 4096), 4).unwrap();
+    let mut random = Random::new(2);
+    work(&mut driver, &mut random);
+    here.0.suspend(LIMIT).unwrap();
+    let saved = here.0.save().unwrap();
+    let mut refused = 0;
+    for round in 0..12 {
+        let mut bad = saved.clone();
+        // Digits, mostly: what is JSON all the same.
+        let at = random.below(u32::try_from(bad.device.len()).unwrap()) as usize;
+        let digits = bad.device.iter().skip(at).position(u8::is_ascii_digit);
+        bad.device[at + digits.unwrap_or(0)] ^= 1 << (round % 3);
+        let writer = bad.writer().unwrap();
+        let mut bytes = writer.finish(Before::default()).unwrap();
+        if round % 4 == 0 {
+            let bit = random.below(u32::try_from(bytes.len() * 8).unwrap()) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        let restored = Saved::parse(&bytes).map_err(Into::into).and_then(|saved| {
+            SimGuest::restore(&host, &config, &saved, |to| copy(here.0.domain(), to))
+        });
+        match restored {
+            Ok(guest) => drop(guest),
+            Err(e) => {
+                let text = format!("{e:#}");
+                assert!(!text.is_empty() && !text.contains('\n'), "{text}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 3, "{refused}");
+    // The guest it came from, and the host, are well.
+    here.0.go_on().unwrap();
+    finish(&mut driver);
     assert_eq!(here.0.failure(), None);
 }

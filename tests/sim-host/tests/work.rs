@@ -73,7 +73,7 @@ fn what_is_paged_out_is_waited_for() {
             }
         }
     }
-    assert_eq!(guest.scheduled().refusals, Vec::<String>::new());
+    assert_eq!(guest.scheduled().refusals, []);
     assert_eq!(guest.failure(), None);
 }
 
@@ -92,5 +92,5 @@ fn a_ring_can_be_gone_round() {
             }
         }
     }
-    assert_eq!(guest.scheduled().refusals, Vec::<String>::new());
+    assert_eq!(guest.scheduled().refusals, []);
 }

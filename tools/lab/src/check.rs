@@ -3,6 +3,7 @@
 pub mod boot;
 pub mod i915;
 pub mod igt;
+pub mod migrate;
 pub mod record;
 pub mod refuse;
 pub mod share;

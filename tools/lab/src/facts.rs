@@ -59,6 +59,33 @@ impl Report {
     pub fn block(&self, block: &str) -> &[String] {
         self.blocks.get(block).map_or(&[], Vec::as_slice)
     }
+
+    /// What vgpuctl answered, by the name that the script gave it; if it gave
+    /// no answer, how it ended and what it complained of.
+    pub fn answer(&self, name: &str) -> Result<String, String> {
+        match self.get(&format!("{name}-status")) {
+            Some("0") => Ok(self.block(name).join("\n")),
+            None => Err(format!("{name}: vgpuctl was not asked")),
+            Some(status) => {
+                let how = match status {
+                    "124" => "gave no answer in time".to_owned(),
+                    status => format!("ended with {status}"),
+                };
+                let said = self.block(&format!("{name}-said")).join(" / ");
+                Err(format!("{name}: vgpuctl {how}: {said}"))
+            }
+        }
+    }
+
+    /// The same as JSON.
+    pub fn json(&self, name: &str) -> Result<serde_json::Value, String> {
+        let text = self.answer(name)?;
+        if text.is_empty() {
+            // Such blocks come back with the logs, not on the console.
+            return Err(format!("{name}: vgpuctl's answer was lost"));
+        }
+        serde_json::from_str(&text).map_err(|e| format!("{name}: vgpuctl's answer: {e}"))
+    }
 }
 
 /// All reports of a run.

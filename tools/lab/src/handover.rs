@@ -18,8 +18,12 @@ const PARAMETERS_AT: u32 = 144 << 20;
 /// Where the RAM disk goes.
 const INITRD_AT: u32 = 160 << 20;
 
-/// Memory of a guest, MiB; the memory map below is for this size.
-pub const GUEST_MIB: u32 = 512;
+/// The least memory of a guest, MiB.
+pub const LEAST_MIB: u32 = 512;
+
+/// Where RAM below 4 GiB ends at the latest: the hole for devices that libxl
+/// leaves by default (Xen `public/hvm/e820.h:HVM_BELOW_4G_RAM_END`).
+const LOW_RAM_END: u64 = 0xf000_0000;
 
 const PAGE: u32 = 4096;
 const COMMAND_LINE: u32 = PAGE;
@@ -50,17 +54,26 @@ mod field {
     pub const E820_TABLE: usize = 0x2d0;
 }
 
-/// The memory map that hvmloader and SeaBIOS of Xen 4.17 give a guest of
-/// [`GUEST_MIB`]: first byte, end, type (1 RAM, 2 reserved, 4 ACPI NVS).
-const MEMORY_MAP: [(u64, u64, u32); 7] = [
-    (0, 0x9_fc00, 1),
-    (0x9_fc00, 0xa_0000, 2),
-    (0xf_0000, 0x10_0000, 2),
-    (0x10_0000, 0x1fff_f000, 1),
-    (0x1fff_f000, 0x2000_0000, 2),
-    (0xfc00_0000, 0xfc00_b000, 4),
-    (0xfc00_b000, 0x1_0000_0000, 2),
-];
+/// The memory map that hvmloader and SeaBIOS of Xen 4.17 give a guest of `mib`
+/// MiB: first byte, end, type (1 RAM, 2 reserved, 4 ACPI NVS).
+fn memory_map(mib: u32) -> Vec<(u64, u64, u32)> {
+    const FOUR_GIB: u64 = 1 << 32;
+    let bytes = u64::from(mib) << 20;
+    let low = bytes.min(LOW_RAM_END);
+    let mut map = vec![
+        (0, 0x9_fc00, 1),
+        (0x9_fc00, 0xa_0000, 2),
+        (0xf_0000, 0x10_0000, 2),
+        (0x10_0000, low - 0x1000, 1),
+        (low - 0x1000, low, 2),
+        (0xfc00_0000, 0xfc00_b000, 4),
+        (0xfc00_b000, FOUR_GIB, 2),
+    ];
+    if bytes > low {
+        map.push((FOUR_GIB, FOUR_GIB + (bytes - low), 1));
+    }
+    map
+}
 
 /// What goes where.
 #[derive(Debug)]
@@ -73,8 +86,18 @@ pub struct Handover {
     pub parameters: Vec<u8>,
 }
 
-/// Prepares `kernel` (a bzImage) to boot with a RAM disk of `initrd` bytes.
-pub fn prepare(kernel: &[u8], initrd: usize, command_line: &str) -> anyhow::Result<Handover> {
+/// Prepares `kernel` (a bzImage) to boot with a RAM disk of `initrd` bytes in a
+/// guest of `mib` MiB.
+pub fn prepare(
+    kernel: &[u8],
+    initrd: usize,
+    command_line: &str,
+    mib: u32,
+) -> anyhow::Result<Handover> {
+    ensure!(
+        mib >= LEAST_MIB,
+        "a guest of {mib} MiB has no room; at least {LEAST_MIB} are needed"
+    );
     ensure!(
         kernel.get(field::MAGIC..field::MAGIC + 4) == Some(b"HdrS"),
         "the kernel is no bzImage"
@@ -97,7 +120,7 @@ pub fn prepare(kernel: &[u8], initrd: usize, command_line: &str) -> anyhow::Resu
     ensure!(
         INITRD_AT
             .checked_add(initrd_size)
-            .is_some_and(|end| end <= (GUEST_MIB - 64) << 20),
+            .is_some_and(|end| end <= (LEAST_MIB - 64) << 20),
         "the RAM disk of {initrd} bytes does not fit the guest"
     );
     ensure!(
@@ -106,7 +129,7 @@ pub fn prepare(kernel: &[u8], initrd: usize, command_line: &str) -> anyhow::Resu
     );
 
     let mut blob = Blob(vec![0; usize::try_from(3 * PAGE)?]);
-    boot_parameters(&mut blob, kernel, initrd_size)?;
+    boot_parameters(&mut blob, kernel, initrd_size, &memory_map(mib))?;
     blob.put(usize::try_from(COMMAND_LINE)?, command_line.as_bytes())?;
     for (selector, descriptor) in [
         (BOOT_CS, 0x00cf_9a00_0000_ffff_u64),
@@ -136,7 +159,12 @@ pub fn device_model_arguments(folder: &str) -> String {
     .join(", ")
 }
 
-fn boot_parameters(blob: &mut Blob, kernel: &[u8], initrd: u32) -> anyhow::Result<()> {
+fn boot_parameters(
+    blob: &mut Blob,
+    kernel: &[u8],
+    initrd: u32,
+    memory_map: &[(u64, u64, u32)],
+) -> anyhow::Result<()> {
     // The header ends where its own jump instruction goes.
     let length = usize::from(*kernel.get(field::JUMP + 1).context("no setup header")?);
     let header = kernel
@@ -153,8 +181,8 @@ fn boot_parameters(blob: &mut Blob, kernel: &[u8], initrd: u32) -> anyhow::Resul
         field::COMMAND_LINE,
         &(PARAMETERS_AT + COMMAND_LINE).to_le_bytes(),
     )?;
-    blob.put(field::E820_ENTRIES, &[u8::try_from(MEMORY_MAP.len())?])?;
-    for (index, (start, end, kind)) in MEMORY_MAP.iter().enumerate() {
+    blob.put(field::E820_ENTRIES, &[u8::try_from(memory_map.len())?])?;
+    for (index, (start, end, kind)) in memory_map.iter().enumerate() {
         let at = field::E820_TABLE + index * 20;
         blob.put(at, &start.to_le_bytes())?;
         blob.put(at + 8, &(end - start).to_le_bytes())?;
@@ -249,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_protected_mode_part_and_its_parameters_are_split_off() {
-        let handover = prepare(&kernel(0x10_0000), 0x1234, "console=hvc0").unwrap();
+        let handover = prepare(&kernel(0x10_0000), 0x1234, "console=hvc0", 512).unwrap();
         assert!(handover.kernel.starts_with(b"protected"));
         let p = &handover.parameters;
         assert_eq!(read_u32(p, field::CODE32_START), Some(KERNEL_AT));
@@ -278,7 +306,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let error = |kernel: &[u8], initrd, line: &str| {
-            prepare(kernel, initrd, line).unwrap_err().to_string()
+            prepare(kernel, initrd, line, 512).unwrap_err().to_string()
         };
         assert_eq!(error(b"MZ", 0, ""), "the kernel is no bzImage");
         assert!(error(&kernel(u32::MAX), 0, "").starts_with("the kernel needs 0xffffffff"));
@@ -288,12 +316,15 @@ mod tests {
 
     #[test]
     fn the_memory_map_is_ordered_and_for_the_guests_size() {
-        assert!(MEMORY_MAP.windows(2).all(|w| w[0].1 <= w[1].0));
-        let top = MEMORY_MAP
-            .iter()
-            .filter(|m| m.1 <= 0x2000_0000)
-            .map(|m| m.1)
-            .max();
-        assert_eq!(top, Some(u64::from(GUEST_MIB) << 20));
+        for mib in [512, 3840, 3841, 8192] {
+            let map = memory_map(mib);
+            assert!(map.windows(2).all(|w| w[0].1 <= w[1].0), "{mib}");
+            // All but the two holes of the first MiB, and a page for ACPI.
+            let ram: u64 = map.iter().filter(|m| m.2 == 1).map(|m| m.1 - m.0).sum();
+            let lost = (0x10_0000 - 0x9_fc00) + 0x1000;
+            assert_eq!(ram + lost, u64::from(mib) << 20, "{mib}");
+        }
+        let refused = prepare(&kernel(0), 0, "", 256).unwrap_err().to_string();
+        assert!(refused.starts_with("a guest of 256 MiB"), "{refused}");
     }
 }

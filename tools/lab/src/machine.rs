@@ -1,10 +1,12 @@
 //! The emulated machine: QEMU's command line and its life.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
+use log::debug;
 
 use crate::image::Images;
 use crate::payload::Payload;
@@ -13,15 +15,18 @@ use crate::program;
 /// Without SMAP and SMEP, since a PV dom0 dies in its int3 self-test with them
 /// under TCG; without RDTSCP, for which QEMU reports a wrong exit code, so that
 /// Xen kills the guest ("Insn mismatch"); five-level paging and protection keys
-/// only cost time.
-const CPU: &str = "max,-smap,-smep,-la57,-pku,-rdtscp";
+/// only cost time. Without XSAVE and so AVX: a guest's XSETBV passes Xen by, as
+/// QEMU knows no intercept of it, so Xen takes the guest to have no AVX, refuses to
+/// emulate its accesses by 32 bytes, and does not switch those registers.
+const CPU: &str = "max,-smap,-smep,-la57,-pku,-rdtscp,-xsave";
 
 /// One CPU for dom0, one for guests: unpinned, a guest's CLOCK_MONOTONIC was
 /// seen running backwards. Floating-point and vector registers are switched at
 /// once: left to the first use after a switch, Xen's default on AMD, two guests
-/// on this emulated CPU were seen with each other's values.
+/// on this emulated CPU were seen with each other's values. Memory that QEMU
+/// gives is clean.
 const XEN_ARGUMENTS: &str = "console=com1 com1=115200,8n1 dom0_mem=1500M,max:1500M \
-     dom0_max_vcpus=1 dom0_vcpus_pin sched=credit spec-ctrl=eager-fpu loglvl=info \
+     dom0_max_vcpus=1 dom0_vcpus_pin sched=credit spec-ctrl=eager-fpu bootscrub=0 loglvl=info \
      guest_loglvl=all";
 
 /// loglevel 4 keeps dom0's kernel off the console that we read.
@@ -35,22 +40,30 @@ pub enum Console {
     Terminal,
 }
 
-/// Starts the machine.
-pub fn start(images: &Images, payload: &Payload, console: &Console) -> anyhow::Result<Child> {
+/// Memory for Xen, dom0 and the usual guests, MiB.
+const MEMORY_MIB: u32 = 5 << 10;
+
+/// Starts the machine, with `more_mib` MiB of memory beyond the usual.
+pub fn start(
+    images: &Images,
+    payload: &Payload,
+    console: &Console,
+    more_mib: u32,
+) -> anyhow::Result<Child> {
     let mut command = qemu(images);
     command
         .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU])
         .args([
             "-smp",
             "2",
-            "-m",
-            "5G",
             "-no-reboot",
             "-nic",
             "none",
             "-display",
             "none",
         ])
+        .arg("-m")
+        .arg(format!("{}M", MEMORY_MIB + more_mib))
         .arg("-kernel")
         .arg(images.xen())
         .args(["-append", XEN_ARGUMENTS, "-initrd"])
@@ -89,7 +102,24 @@ pub fn start(images: &Images, payload: &Payload, console: &Console) -> anyhow::R
             .stdout(Stdio::piped()),
         Console::Terminal => command.args(["-serial", "mon:stdio"]),
     };
+    keep_priority();
     command.spawn().context("cannot start QEMU")
+}
+
+/// Linux weighs sessions against each other by a nice value of their own, and
+/// that of a process counts only within its session (`sched(7)`, "The autogroup
+/// feature"). Whoever started us with a priority means it beyond our session.
+fn keep_priority() {
+    // Field 19 of the line; the second is a name in brackets.
+    let nice = fs::read_to_string("/proc/self/stat").ok().and_then(|line| {
+        let (_, fields) = line.rsplit_once(") ")?;
+        fields.split(' ').nth(16)?.parse::<i32>().ok()
+    });
+    if let Some(nice) = nice.filter(|n| *n != 0)
+        && let Err(e) = fs::write("/proc/self/autogroup", nice.to_string())
+    {
+        debug!("the session stays at its priority: {e}");
+    }
 }
 
 /// The unpacked QEMU, run by its own dynamic loader with its own libraries and

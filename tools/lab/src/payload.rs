@@ -12,6 +12,7 @@ use crate::check::igt;
 use crate::handover;
 use crate::image::{GuestKernel, Images, Initrd, KernelImage};
 use crate::program;
+use crate::scenario::{Form, Gpu, Shadow};
 
 /// Our programs as dom0 sees them, and the crate that builds each.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -42,6 +43,13 @@ pub const MMIO_LATENCY: GuestProgram = GuestProgram {
 /// nothing else.
 pub const GPU_WORK: GuestProgram = GuestProgram {
     name: "gpu-work",
+    crate_name: "gpu-work",
+    whole: true,
+};
+
+/// How long its guest stood still.
+pub const CLOCK_GAP: GuestProgram = GuestProgram {
+    name: "clock-gap",
     crate_name: "gpu-work",
     whole: true,
 };
@@ -84,10 +92,20 @@ pub struct Settings<'a> {
     pub device: bool,
     /// Our programs that guests get.
     pub guest_programs: &'a [GuestProgram],
+    /// More for the command line of guests' kernels.
+    pub guest_options: &'a str,
     /// Kernels that guests boot besides dom0's.
     pub kernels: &'a [(GuestKernel, KernelImage)],
-    /// Fewer tests and rounds.
-    pub short: bool,
+    /// How much is run.
+    pub form: Form,
+    /// Programs of igt to run; all if there is none.
+    pub only: &'a [String],
+    /// How vgpud follows page tables; nothing for its default.
+    pub shadow: Option<Shadow>,
+    /// The device guests get.
+    pub gpu: Gpu,
+    /// Memory of a large guest beside the usual ones, MiB.
+    pub large_guest: Option<u32>,
     /// Leave it to QEMU's boot ROM to load the guests' kernel.
     pub plain_boot: bool,
     /// Seconds until dom0 gives up by itself and brings back what it has.
@@ -133,21 +151,47 @@ impl Payload {
             images,
             script: &initrd_script,
             plain: settings.plain_boot,
+            command_line: format!("{GUEST_COMMAND_LINE} {}", settings.guest_options)
+                .trim_end()
+                .to_owned(),
         };
-        boot.stage(&dom0, "boot", &images.kernel(), &images.modules())?;
+        let modules = images.modules();
+        boot.stage(
+            &dom0,
+            "boot",
+            &images.kernel(),
+            &modules,
+            handover::LEAST_MIB,
+        )?;
+        if let Some(mib) = settings.large_guest {
+            boot.stage(&dom0, "boot-large", &images.kernel(), &modules, mib)?;
+        }
         for (kernel, image) in settings.kernels {
             let folder = format!("boot-{}", kernel.name());
-            boot.stage(&dom0, &folder, &image.kernel(), &image.modules()?)?;
+            let modules = image.modules()?;
+            boot.stage(
+                &dom0,
+                &folder,
+                &image.kernel(),
+                &modules,
+                handover::LEAST_MIB,
+            )?;
             copy_tree(&image.module_folder(), &guest.join("modules"))?;
         }
-        fs::write(dom0.join("igt.list"), igt::list(settings.short))?;
+        fs::write(
+            dom0.join("igt.list"),
+            igt::list(settings.form, settings.only),
+        )?;
         fs::write(
             dom0.join("settings"),
             format!(
-                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_TIMEOUT={}\n",
+                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_ONLY={}\nLAB_TIMEOUT={}\n",
                 settings.scenario,
                 u8::from(settings.device),
-                u8::from(settings.short),
+                u8::from(settings.form == Form::Short),
+                settings.shadow.map_or("", Shadow::name),
+                settings.gpu.name(),
+                settings.only.join(","),
                 settings.timeout
             ),
         )?;
@@ -241,7 +285,8 @@ pub fn build_programs(device: bool, guest: &[GuestProgram]) -> anyhow::Result<()
     if !crates.is_empty() {
         cargo_build(&crates, |command| command.arg("--bins"))?;
     }
-    let whole: Vec<&str> = of_guests(true).collect();
+    let mut whole: Vec<&str> = of_guests(true).collect();
+    whole.dedup();
     if !whole.is_empty() {
         let (name, flags) = TARGET_FLAGS;
         cargo_build(&whole, |command| {
@@ -277,12 +322,20 @@ struct Boot<'a> {
     /// /init of the initial RAM disk.
     script: &'a Path,
     plain: bool,
+    command_line: String,
 }
 
 impl Boot<'_> {
     /// Puts a kernel and what belongs to it into the folder `name` of dom0's
-    /// payload, with the lines for a guest's xl config.
-    fn stage(&self, dom0: &Path, name: &str, kernel: &Path, modules: &Path) -> anyhow::Result<()> {
+    /// payload, with the lines for the xl config of a guest of `mib` MiB.
+    fn stage(
+        &self,
+        dom0: &Path,
+        name: &str,
+        kernel: &Path,
+        modules: &Path,
+        mib: u32,
+    ) -> anyhow::Result<()> {
         let boot = dom0.join(name);
         let there = format!("/lab/{name}");
         fs::create_dir_all(&boot)?;
@@ -292,11 +345,12 @@ impl Boot<'_> {
             copy(kernel, &boot.join("vmlinuz"))?;
             format!(
                 "kernel = \"{there}/vmlinuz\"\nramdisk = \"{there}/initrd\"\n\
-                 cmdline = \"{GUEST_COMMAND_LINE}\"\n"
+                 cmdline = \"{}\"\n",
+                self.command_line
             )
         } else {
             let size = usize::try_from(fs::metadata(&initrd)?.len())?;
-            let parts = handover::prepare(&fs::read(kernel)?, size, GUEST_COMMAND_LINE)?;
+            let parts = handover::prepare(&fs::read(kernel)?, size, &self.command_line, mib)?;
             fs::write(boot.join("stub"), parts.stub)?;
             fs::write(boot.join("kernel"), parts.kernel)?;
             fs::write(boot.join("parameters"), parts.parameters)?;
@@ -306,10 +360,7 @@ impl Boot<'_> {
             )?;
             format!("kernel = \"{there}/stub\"\n")
         };
-        fs::write(
-            boot.join("config"),
-            format!("memory = {}\n{config}", handover::GUEST_MIB),
-        )?;
+        fs::write(boot.join("config"), format!("memory = {mib}\n{config}"))?;
         Ok(())
     }
 }

@@ -14,11 +14,12 @@ use log::info;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
+use crate::check::igt;
 use crate::facts::Facts;
 use crate::image::{Images, KernelImage};
 use crate::machine::{self, Console};
 use crate::payload::{self, Payload, Settings};
-use crate::scenario::{self, Scenario};
+use crate::scenario::{self, Form, Gpu, Scenario, Shadow};
 
 /// How long before the end dom0 stops by itself, to bring logs back.
 const DOM0_GIVES_UP_BEFORE: Duration = Duration::from_secs(60);
@@ -29,6 +30,19 @@ pub struct Options {
     /// Fewer tests and rounds, all the same checks (for CI).
     #[arg(long)]
     short: bool,
+    /// The short form and tests of memory and page tables.
+    #[arg(long, conflicts_with = "short")]
+    extended: bool,
+    /// Of i915's tests only these programs, and none of its other checks, to
+    /// work on them: NAME, or several with commas.
+    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
+    only: Vec<String>,
+    /// How vgpud follows guests' page tables, instead of its default.
+    #[arg(long, value_enum)]
+    shadow: Option<Shadow>,
+    /// The device guests get.
+    #[arg(long, value_enum, default_value = "bdw")]
+    gpu: Gpu,
     /// Do not build our programs first; take target/release as it is.
     #[arg(long)]
     no_build: bool,
@@ -41,6 +55,16 @@ pub struct Options {
     /// Seconds for the whole run, instead of the scenario's own limit.
     #[arg(long)]
     timeout: Option<u64>,
+}
+
+impl Options {
+    fn form(&self) -> Form {
+        match (self.short, self.extended) {
+            (true, _) => Form::Short,
+            (false, true) => Form::Extended,
+            (false, false) => Form::Full,
+        }
+    }
 }
 
 /// How the machine's part of a run ended.
@@ -59,6 +83,7 @@ enum End {
 /// Runs scenario `name`; true if it passed.
 pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let scenario = scenario::find(name)?;
+    igt::known(&options.only)?;
     let cache = Cache::open()?;
     let images = Images::ensure(&cache)?;
     let mut kernels = Vec::new();
@@ -79,12 +104,20 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let timeout = options
         .timeout
         .map_or(scenario.timeout, Duration::from_secs);
+    let large_guest = scenario
+        .large_guest
+        .filter(|_| options.form() > Form::Short);
     let settings = Settings {
         scenario: name,
         device,
         guest_programs: scenario.guest_programs,
+        guest_options: scenario.guest_options,
         kernels: &kernels,
-        short: options.short,
+        form: options.form(),
+        only: &options.only,
+        shadow: options.shadow,
+        gpu: options.gpu,
+        large_guest,
         plain_boot: options.plain_boot,
         timeout: timeout
             .saturating_sub(DOM0_GIVES_UP_BEFORE)
@@ -94,7 +127,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let payload = Payload::make(&out.join("payload"), &images, &settings)?;
 
     let started = Instant::now();
-    let mut machine = machine::start(&images, &payload, &Console::Piped)?;
+    let mut machine = machine::start(&images, &payload, &Console::Piped, large_guest.unwrap_or(0))?;
     let end = watch(&mut machine, &out.join("console.log"), started, timeout);
     // Everything on the results disk was written before the last line came.
     machine.kill().ok();
@@ -123,8 +156,11 @@ fn conclude(
     took: Duration,
     out: &Path,
 ) -> anyhow::Result<bool> {
-    let verdict = (scenario.judge)(facts, options.short);
+    let verdict = (scenario.judge)(facts, options.form());
     let mut failures: Vec<String> = reason(end, took).into_iter().collect();
+    // A guest's program that Xen stopped may say little of it.
+    let complaint = facts.dom0.block("xen-complaints").first();
+    failures.extend(complaint.map(|line| format!("xen: {line}")));
     failures.extend(verdict.failures);
     let passed = failures.is_empty();
     let mut result = verdict.result;
@@ -132,6 +168,14 @@ fn conclude(
         keys.insert("passed".into(), json!(passed));
         keys.insert("failures".into(), json!(failures));
         keys.insert("total_seconds".into(), json!(took.as_secs()));
+        if scenario.device {
+            if !options.only.is_empty() {
+                keys.insert("only".into(), json!(options.only));
+            }
+            keys.insert("gpu".into(), json!(options.gpu.name()));
+            let shadow = options.shadow.map_or("default", Shadow::name);
+            keys.insert("shadow".into(), json!(shadow));
+        }
     }
     let path = write_json(out, "result.json", &result)?;
     if let Some(details) = verdict.details {

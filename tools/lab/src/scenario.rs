@@ -3,11 +3,64 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum;
 
 use crate::check::{self, Verdict};
 use crate::facts::Facts;
 use crate::image::GuestKernel;
-use crate::payload::{GPU_WORK, GuestProgram, MMIO_LATENCY};
+use crate::payload::{CLOCK_GAP, GPU_WORK, GuestProgram, MMIO_LATENCY};
+
+/// How much of a scenario is run. Each form has all the checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// Fewer tests and rounds.
+    Short,
+    /// What the short form has, and tests of memory and page tables.
+    Extended,
+    /// Everything.
+    Full,
+}
+
+/// How vgpud is to follow the guests' page tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shadow {
+    /// Tables are write-protected.
+    Strict,
+    /// Tables are compared when they are used.
+    Lazy,
+    /// Whichever is cheaper for each.
+    Adaptive,
+}
+
+impl Shadow {
+    /// Its name for vgpud.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Lazy => "lazy",
+            Self::Adaptive => "adaptive",
+        }
+    }
+}
+
+/// The device that guests get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Gpu {
+    /// Broadwell GT2, 8086:1616.
+    Bdw,
+    /// Kaby Lake GT2, 8086:5916.
+    Kbl,
+}
+
+impl Gpu {
+    /// Its name for the scripts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bdw => "bdw",
+            Self::Kbl => "kbl",
+        }
+    }
+}
 
 /// One scenario; its dom0 script is `tests/lab/scenarios/NAME.sh`.
 pub struct Scenario {
@@ -21,11 +74,21 @@ pub struct Scenario {
     pub guest_programs: &'static [GuestProgram],
     /// Kernels that its guests boot.
     pub kernels: &'static [GuestKernel],
+    /// More for the command line of its guests' kernel.
+    pub guest_options: &'static str,
+    /// Memory of a large guest for the longer forms, MiB.
+    pub large_guest: Option<u32>,
     /// From start of QEMU to the end, full form.
     pub timeout: Duration,
     /// From what was reported to result and verdict.
-    pub judge: fn(&Facts, short: bool) -> Verdict,
+    pub judge: fn(&Facts, Form) -> Verdict,
 }
+
+/// Where the CPU does not virtualise the interrupt controller, as this emulated
+/// one, Linux has an MSI come as an event channel, and those of MSIs it does not
+/// bind again when it is restored (`drivers/xen/events/events_base.c:restore_pirqs`,
+/// `arch/x86/pci/xen.c:xen_hvm_msi_init`).
+const NO_MSI: &str = "pci=nomsi";
 
 /// All of them.
 pub const SCENARIOS: &[Scenario] = &[
@@ -35,6 +98,8 @@ pub const SCENARIOS: &[Scenario] = &[
         device: false,
         guest_programs: &[],
         kernels: &[GuestKernel::Bookworm],
+        guest_options: "",
+        large_guest: None,
         timeout: Duration::from_secs(10 * 60),
         judge: check::boot::judge,
     },
@@ -44,8 +109,22 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[MMIO_LATENCY],
         kernels: &[GuestKernel::Bookworm],
+        guest_options: "",
+        // Three tests fill or want to be able to fill 4 GiB.
+        large_guest: Some(5632),
         timeout: Duration::from_secs(30 * 60),
         judge: check::i915::judge,
+    },
+    Scenario {
+        name: "migrate",
+        summary: "an i915 guest at work is saved, restored and migrated, and every result is right",
+        device: true,
+        guest_programs: &[GPU_WORK, CLOCK_GAP],
+        kernels: &[GuestKernel::Bookworm],
+        guest_options: NO_MSI,
+        large_guest: None,
+        timeout: Duration::from_secs(40 * 60),
+        judge: check::migrate::judge,
     },
     Scenario {
         name: "refuse",
@@ -53,6 +132,8 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[],
         kernels: &[GuestKernel::Bookworm],
+        guest_options: "",
+        large_guest: None,
         timeout: Duration::from_secs(10 * 60),
         judge: check::refuse::judge,
     },
@@ -62,6 +143,8 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[GPU_WORK],
         kernels: &[GuestKernel::Bookworm],
+        guest_options: "",
+        large_guest: None,
         timeout: Duration::from_secs(15 * 60),
         judge: check::share::judge,
     },
@@ -71,6 +154,8 @@ pub const SCENARIOS: &[Scenario] = &[
         device: true,
         guest_programs: &[GPU_WORK],
         kernels: &[GuestKernel::Bookworm, GuestKernel::Trixie],
+        guest_options: "",
+        large_guest: None,
         timeout: Duration::from_secs(15 * 60),
         judge: check::record::judge,
     },

@@ -9,6 +9,7 @@ use crate::cache::Cache;
 use crate::image::Images;
 use crate::machine::{self, Console};
 use crate::payload::{self, GPU_WORK, MMIO_LATENCY, Payload, Settings};
+use crate::scenario::{Form, Gpu};
 
 /// What the prompt's guests get.
 const PROGRAMS: [payload::GuestProgram; 2] = [MMIO_LATENCY, GPU_WORK];
@@ -31,14 +32,19 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
         scenario: "shell",
         device,
         guest_programs: if device { &PROGRAMS } else { &[] },
+        guest_options: "",
         kernels: &[],
-        short: false,
+        form: Form::Full,
+        only: &[],
+        shadow: None,
+        gpu: Gpu::Bdw,
+        large_guest: None,
         plain_boot: false,
         timeout: 0,
     };
     let payload = Payload::make(&out.join("payload"), &images, &settings)?;
     info!("booting dom0 (about half a minute); ctrl-a x leaves, ctrl-a h helps");
-    let status = machine::start(&images, &payload, &Console::Terminal)?
+    let status = machine::start(&images, &payload, &Console::Terminal, 0)?
         .wait()
         .context("cannot wait for QEMU")?;
     anyhow::ensure!(status.success(), "QEMU ended with {status}");

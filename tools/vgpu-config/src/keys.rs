@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::share::parse_slice;
-use crate::{Kind, Mode, Share, VgpuSpec};
+use crate::{Gpu, Mode, Share, VgpuSpec};
 
 /// A key of a specification.
 pub struct Key {
@@ -35,18 +35,21 @@ impl Key {
 /// Every key.
 pub const KEYS: &[Key] = &[
     Key {
-        name: "type",
-        default: "bdw",
-        allowed: "bdw",
-        meaning: "The device emulated. bdw is a Broadwell GT2 ULT, 8086:1616.",
+        name: "gpu",
+        default: "host",
+        allowed: "host, bdw, kbl",
+        meaning: "The device emulated, which must be what the host's GPU is. bdw is a \
+                  Broadwell GT2 ULT, 8086:1616; kbl a Kaby Lake GT2 ULT, 8086:5916.",
         live: false,
-        set: |spec, value| {
-            spec.kind = match value {
-                "bdw" => Kind::Bdw,
-                _ => return None,
-            };
-            Some(())
-        },
+        set: set_gpu,
+    },
+    Key {
+        name: "type",
+        default: "host",
+        allowed: "host, bdw, kbl",
+        meaning: "What `gpu` was called before; not beside one that says otherwise.",
+        live: false,
+        set: set_gpu,
     },
     Key {
         name: "slot",
@@ -156,6 +159,17 @@ pub const KEYS: &[Key] = &[
         },
     },
 ];
+
+fn set_gpu(spec: &mut VgpuSpec, value: &str) -> Option<()> {
+    let gpu = match value {
+        "host" => return Some(()),
+        "bdw" => Gpu::Bdw,
+        "kbl" => Gpu::Kbl,
+        _ => return None,
+    };
+    let same = *spec.gpu.get_or_insert(gpu) == gpu;
+    same.then_some(())
+}
 
 /// `s` if it starts with a digit: parsers of numbers also take a sign.
 fn digits(s: &str) -> Option<&str> {

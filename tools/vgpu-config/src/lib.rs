@@ -1,7 +1,7 @@
 //! The `vgpu=` specification: its keys, defaults and one parser.
 //!
 //! A specification is what stands between the quotes of
-//! `vgpu = ["type=bdw,slot=16"]` in an xl configuration, and what follows
+//! `vgpu = ["gpu=bdw,slot=16"]` in an xl configuration, and what follows
 //! `-vgpu` on a device model's command line. xl-vgpu, vgpu-launcher and vgpud
 //! all parse it here, so they agree. [`KEYS`] is the only list of keys:
 //! parsing, error messages and the check of the documentation follow it.
@@ -29,8 +29,8 @@ pub const MAX_SPEC_LEN: usize = 4096;
 /// What virtual GPU a guest gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VgpuSpec {
-    /// The device emulated.
-    pub kind: Kind,
+    /// The device emulated; what the host's GPU is when nothing is said.
+    pub gpu: Option<Gpu>,
     /// PCI slot on bus 0, 2 to 31.
     pub slot: u8,
     /// Size of BAR2, the aperture, in MiB.
@@ -46,7 +46,7 @@ pub struct VgpuSpec {
 impl Default for VgpuSpec {
     fn default() -> Self {
         Self {
-            kind: Kind::Bdw,
+            gpu: None,
             slot: 16,
             aperture_mib: 256,
             mode: Mode {
@@ -62,15 +62,18 @@ impl Default for VgpuSpec {
 /// A device that can be emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum Gpu {
     /// Broadwell GT2 ULT, PCI id 8086:1616.
     Bdw,
+    /// Kaby Lake GT2 ULT, PCI id 8086:5916.
+    Kbl,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Bdw => "bdw",
+            Self::Kbl => "kbl",
         })
     }
 }
@@ -151,6 +154,20 @@ impl VgpuSpec {
         Ok(())
     }
 
+    /// The device emulated on a host whose GPU is `host`.
+    ///
+    /// # Errors
+    /// [`SpecError`] when that cannot be.
+    pub fn gpu_on(&self, host: Gpu) -> Result<Gpu, SpecError> {
+        match self.gpu {
+            Some(gpu) if gpu != host => {
+                let allowed = format!("{host}, which this host's GPU is");
+                Err(SpecError::new("gpu", gpu.to_string(), allowed))
+            }
+            _ => Ok(host),
+        }
+    }
+
     /// Sets what stands in `s`, of the keys that `of` picks. Returns how many
     /// it set.
     fn assign(&mut self, s: &str, of: fn(&Key) -> bool) -> Result<usize, SpecError> {
@@ -181,10 +198,13 @@ impl VgpuSpec {
 impl fmt::Display for VgpuSpec {
     /// A specification that parses to the same.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(gpu) = self.gpu {
+            write!(f, "gpu={gpu},")?;
+        }
         write!(
             f,
-            "type={},slot={},aperture={},mode={},{}",
-            self.kind, self.slot, self.aperture_mib, self.mode, self.share,
+            "slot={},aperture={},mode={},{}",
+            self.slot, self.aperture_mib, self.mode, self.share,
         )?;
         if let Some(qemu) = &self.qemu {
             write!(f, ",qemu={}", qemu.display())?;

@@ -25,22 +25,52 @@ fn nothing_given_is_the_default() {
 
 #[test]
 fn every_key_can_be_set() {
-    let spec: VgpuSpec = " slot = 0x1f, type=bdw ,aperture=512,mode=1920x1080,qemu=/opt/q,"
+    let spec: VgpuSpec = " slot = 0x1f, gpu=kbl ,aperture=512,mode=1920x1080,qemu=/opt/q,"
         .parse()
         .unwrap();
     assert_eq!(spec.slot, 31);
+    assert_eq!(spec.gpu, Some(Gpu::Kbl));
     assert_eq!(spec.aperture_mib, 512);
     assert_eq!((spec.mode.width, spec.mode.height), (1920, 1080));
     assert_eq!(spec.qemu.as_deref(), Some(Path::new("/opt/q")));
 }
 
 #[test]
+fn a_guest_gets_the_hosts_gpu_and_no_other() {
+    let on = |spec: &str, host| {
+        let spec: VgpuSpec = spec.parse().unwrap();
+        spec.gpu_on(host).map_err(|e| e.to_string())
+    };
+    for host in [Gpu::Bdw, Gpu::Kbl] {
+        for spec in [
+            "",
+            "gpu=host",
+            &format!("gpu={host}"),
+            &format!("type={host}"),
+        ] {
+            assert_eq!(on(spec, host), Ok(host));
+        }
+    }
+    assert_eq!(
+        on("gpu=kbl", Gpu::Bdw).unwrap_err(),
+        r#"vgpu: gpu is "kbl", allowed: bdw, which this host's GPU is"#
+    );
+}
+
+#[test]
 fn what_is_wrong_is_named_with_what_is_allowed() {
     assert_eq!(
         error("typ=bdw"),
-        r#"vgpu: key is "typ", allowed: type, slot, aperture, mode, weight, cap, slice, priority, qemu"#
+        r#"vgpu: key is "typ", allowed: gpu, type, slot, aperture, mode, weight, cap, slice, priority, qemu"#
     );
-    assert_eq!(error("type=skl"), r#"vgpu: type is "skl", allowed: bdw"#);
+    assert_eq!(
+        error("gpu=skl"),
+        r#"vgpu: gpu is "skl", allowed: host, bdw, kbl"#
+    );
+    assert_eq!(
+        error("gpu=kbl,type=bdw"),
+        r#"vgpu: type is "bdw", allowed: host, bdw, kbl"#
+    );
     for slot in [
         "1", "32", "0x20", "-3", "+5", "0x+5", "", "two", "3.0", "256",
     ] {
@@ -165,6 +195,7 @@ proptest! {
 
     #[test]
     fn what_is_shown_parses_back(
+        gpu in prop::sample::select(vec![None, Some(Gpu::Bdw), Some(Gpu::Kbl)]),
         slot in 2_u8..=31,
         aperture_mib in prop::sample::select(vec![64_u32, 128, 256, 512]),
         mode in prop::sample::select(MODES.to_vec()),
@@ -173,7 +204,7 @@ proptest! {
         priority in prop::sample::select(vec![Priority::Low, Priority::Normal, Priority::High]),
     ) {
         let share = Share { weight, cap, slice_us, priority };
-        let spec = VgpuSpec { kind: Kind::Bdw, slot, aperture_mib, mode, share, qemu };
+        let spec = VgpuSpec { gpu, slot, aperture_mib, mode, share, qemu };
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
     }
 }

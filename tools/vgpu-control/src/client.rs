@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use vgpu_config::Share;
 
+use crate::migration::Step;
+
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -34,6 +36,20 @@ pub enum ClientRequest {
         /// Only vGPUs of domains behind this one.
         after: Option<u16>,
     },
+    /// How a guest's migration goes. The reply is a
+    /// [`Migration`](crate::Migration).
+    MigrateStatus {
+        /// The guest.
+        domid: u16,
+    },
+    /// Makes the next migration of a guest fail, to see what becomes of it
+    /// then.
+    FailMigration {
+        /// The guest.
+        domid: u16,
+        /// At which step.
+        at: Step,
+    },
     /// Events of the trace. The reply is a [`TracePage`](crate::TracePage).
     Trace {
         /// The number of the first event wanted; one too great is the number
@@ -58,6 +74,11 @@ pub struct Register {
     pub vgpu: String,
     /// The control socket to stand in for, if libxl asked QEMU for one.
     pub qmp: Option<QmpSockets>,
+    /// The guest was saved or comes from another host: a descriptor beside
+    /// the message is the file that QEMU is going to load its state from,
+    /// with the vGPU's behind it.
+    #[serde(default)]
+    pub incoming: bool,
 }
 
 /// The two ends of the QMP proxy.

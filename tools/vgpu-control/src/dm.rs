@@ -1,7 +1,7 @@
 //! What vgpud and a vgpu-dm say to each other.
 
 use serde::{Deserialize, Serialize};
-use vgpu_config::VgpuSpec;
+use vgpu_config::{Gpu, VgpuSpec};
 use vgpu_confine::{Confined, Confinement};
 
 /// To a vgpu-dm.
@@ -65,6 +65,8 @@ pub struct StartDm {
     pub domid: u16,
     /// PCI slot on bus 0.
     pub slot: u8,
+    /// What GPU it is, as in "bdw".
+    pub gpu: String,
     /// Size of BAR2 in MiB.
     pub aperture_mib: u32,
     /// The preferred mode, as in "1024x768".
@@ -80,13 +82,14 @@ pub struct StartDm {
 }
 
 impl StartDm {
-    /// The message for `spec` in the guest `domid`, whose table is RAM at
-    /// `ggtt_gfn`.
+    /// The message for `spec` in the guest `domid` on a host whose GPU is
+    /// `gpu`, and whose table is RAM at `ggtt_gfn`.
     #[must_use]
-    pub fn new(domid: u16, spec: &VgpuSpec, ggtt_gfn: Option<u64>) -> Self {
+    pub fn new(domid: u16, spec: &VgpuSpec, gpu: Gpu, ggtt_gfn: Option<u64>) -> Self {
         Self {
             domid,
             slot: spec.slot,
+            gpu: gpu.to_string(),
             aperture_mib: spec.aperture_mib,
             mode: spec.mode.to_string(),
             ggtt_gfn,

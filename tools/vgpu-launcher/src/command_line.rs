@@ -24,6 +24,9 @@ pub struct Guest {
     pub spec: VgpuSpec,
     /// Where libxl expects QEMU's control socket and where it is going to be.
     pub qmp: Option<(PathBuf, PathBuf)>,
+    /// The descriptor from which QEMU is going to load the guest's state, of
+    /// a guest that was saved or comes from another host.
+    pub incoming: Option<u32>,
 }
 
 impl Plan {
@@ -53,8 +56,14 @@ impl Plan {
         slots.add_args(args.iter().filter_map(|a| a.to_str()));
         slots.check(spec.slot)?;
         let qmp = move_qmp(&mut args, domid)?;
+        let guest = Guest {
+            domid,
+            spec,
+            qmp,
+            incoming: incoming(&args)?,
+        };
         Ok(Self {
-            guest: Some(Guest { domid, spec, qmp }),
+            guest: Some(guest),
             args,
         })
     }
@@ -87,6 +96,18 @@ fn has(args: &[OsString], name: &str) -> bool {
 fn value<'a>(args: &'a [OsString], name: &str) -> Option<&'a str> {
     let at = args.iter().position(|a| a == name)?;
     args.get(at + 1)?.to_str()
+}
+
+/// The descriptor of `-incoming fd:N`, as libxl gives it
+/// (Xen libxl_dm.c:libxl__build_device_model_args_new).
+fn incoming(args: &[OsString]) -> anyhow::Result<Option<u32>> {
+    let Some(from) = value(args, "-incoming") else {
+        return Ok(None);
+    };
+    let number = from.strip_prefix("fd:").and_then(|n| n.parse().ok());
+    let number = number
+        .with_context(|| format!("-incoming is {from:?}, allowed with -vgpu: fd: and a number"))?;
+    Ok(Some(number))
 }
 
 fn is_xenpv(machine: &str) -> bool {
@@ -155,9 +176,10 @@ mod tests {
 
     #[test]
     fn our_argument_goes_and_the_socket_moves() {
-        let plan = plan(&format!("{LIBXL} -vgpu type=bdw,slot=9 -m 512")).unwrap();
+        let plan = plan(&format!("{LIBXL} -vgpu gpu=bdw,slot=9 -m 512")).unwrap();
         let guest = plan.guest.unwrap();
         assert_eq!((guest.domid, guest.spec.slot), (5, 9));
+        assert_eq!(guest.incoming, None);
         let public = PathBuf::from("/var/run/xen/qmp-libxl-5");
         let private = PathBuf::from("/var/run/xen/qmp-vgpu-5");
         assert_eq!(guest.qmp, Some((public, private)));
@@ -166,10 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn a_restored_guest_brings_its_file() {
+        let plan = plan(&format!("{LIBXL} -incoming fd:17 -vgpu slot=9")).unwrap();
+        assert_eq!(plan.guest.unwrap().incoming, Some(17));
+        // QEMU gets it as well.
+        assert_eq!(value(&plan.args, "-incoming"), Some("fd:17"));
+    }
+
+    #[test]
     fn a_pv_backend_is_left_alone() {
         for pv in [
             "-xen-domid 5 -xen-attach -vgpu slot=bad",
-            "-machine xenpv,x=y -vgpu type=bdw",
+            "-machine xenpv,x=y -vgpu gpu=bdw",
         ] {
             let plan = plan(pv).unwrap();
             assert_eq!(plan.guest, None);
@@ -193,6 +223,10 @@ mod tests {
         assert!(
             error(&format!("{LIBXL} -vgpu slot=3"))
                 .starts_with(r#"vgpu: slot is "3, taken by VGA""#)
+        );
+        assert_eq!(
+            error(&format!("{LIBXL} -vgpu slot=9 -incoming tcp:0:4444")),
+            "-incoming is \"tcp:0:4444\", allowed with -vgpu: fd: and a number"
         );
         let restricted = "-xen-domid 5 -vgpu slot=9 -chardev socket,id=libxl-cmd,fd=10,server=on";
         assert!(error(restricted).contains("dm_restrict=0"));

@@ -1,5 +1,7 @@
 //! Asks vgpud for the vGPU.
 
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,8 +24,14 @@ const ATTACH: Duration = Duration::from_secs(55);
 /// That nobody is there, or what vgpud said.
 pub fn register(socket: &Path, guest: &Guest) -> anyhow::Result<()> {
     let connection = Connection::connect(socket, ALIVE).context("vgpud does not run")?;
-    ask(&connection, &ClientRequest::Ping).context("vgpud does not answer")?;
+    ask(&connection, &ClientRequest::Ping, &[]).context("vgpud does not answer")?;
     connection.set_limit(Some(ATTACH))?;
+    // Opened anew: with a file position of its own, QEMU's stays where it is.
+    let incoming = guest.incoming.map(|number| {
+        let path = format!("/proc/self/fd/{number}");
+        File::open(&path).with_context(|| format!("cannot read -incoming fd:{number}"))
+    });
+    let incoming = incoming.transpose()?;
     let request = ClientRequest::Register(Register {
         domid: guest.domid,
         vgpu: guest.spec.to_string(),
@@ -31,12 +39,18 @@ pub fn register(socket: &Path, guest: &Guest) -> anyhow::Result<()> {
             .qmp
             .clone()
             .map(|(public, private)| QmpSockets { public, private }),
+        incoming: incoming.is_some(),
     });
-    ask(&connection, &request).context("no vGPU")
+    let fds: Vec<BorrowedFd<'_>> = incoming.iter().map(AsFd::as_fd).collect();
+    ask(&connection, &request, &fds).context("no vGPU")
 }
 
-fn ask(connection: &Connection, request: &ClientRequest) -> anyhow::Result<()> {
-    connection.send(request, &[])?;
+fn ask(
+    connection: &Connection,
+    request: &ClientRequest,
+    fds: &[BorrowedFd<'_>],
+) -> anyhow::Result<()> {
+    connection.send(request, fds)?;
     let (reply, _) = connection.recv::<Reply<Value>>()?;
     reply.into_result().map(drop).map_err(|e| anyhow!(e))
 }

@@ -77,7 +77,7 @@ fn a_registered_guest_becomes_qemu_in_the_same_process() {
     assert_eq!(register["register"]["domid"], 7);
     assert_eq!(
         register["register"]["vgpu"],
-        "type=bdw,slot=9,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal"
+        "slot=9,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal"
     );
     assert_eq!(
         register["register"]["qmp"],

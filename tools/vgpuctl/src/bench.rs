@@ -6,10 +6,12 @@ mod density;
 mod eventfd;
 mod fairness;
 mod gtt;
+mod migrate;
 mod mmio;
 mod nowhere;
 mod ring;
 mod scan;
+mod shadow;
 mod spread;
 mod switch;
 mod verify;
@@ -32,8 +34,10 @@ enum Bench {
     Fairness(fairness::Args),
     Density(density::Args),
     Gtt(gtt::Args),
+    Migrate(migrate::Args),
     Scan(scan::Args),
     Switch(switch::Args),
+    Shadow(shadow::Args),
     Verify(verify::Args),
 }
 
@@ -49,8 +53,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Bench::Fairness(args) => fairness::run(args),
         Bench::Density(args) => density::run(args),
         Bench::Gtt(args) => gtt::run(args),
+        Bench::Migrate(args) => migrate::run(args),
         Bench::Scan(args) => scan::run(args),
         Bench::Switch(args) => switch::run(args),
+        Bench::Shadow(args) => shadow::run(args),
         Bench::Verify(args) => verify::run(args),
     }
 }

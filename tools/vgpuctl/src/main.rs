@@ -6,6 +6,7 @@ mod daemon;
 mod demo;
 mod inspect;
 mod list;
+mod migrate;
 mod ratio;
 mod set;
 mod table;
@@ -28,6 +29,8 @@ enum Command {
     Demo(demo::Args),
     Inspect(inspect::Args),
     List(list::Args),
+    MigrateFail(migrate::FailArgs),
+    MigrateStatus(migrate::Args),
     Set(set::Args),
     Top(top::Args),
     Trace(trace::Args),
@@ -40,6 +43,8 @@ fn main() -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::List(args) => list::run(&args),
+        Command::MigrateFail(args) => migrate::fail(&args),
+        Command::MigrateStatus(args) => migrate::status(&args),
         Command::Set(args) => set::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),

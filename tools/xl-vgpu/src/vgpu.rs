@@ -152,13 +152,13 @@ mod tests {
 
     #[test]
     fn a_good_setting_becomes_three() {
-        let vgpu = vgpu("vgpu = ['type=bdw,slot=10']").unwrap().unwrap();
+        let vgpu = vgpu("vgpu = ['gpu=bdw,slot=10']").unwrap().unwrap();
         assert_eq!(
             vgpu.settings(Path::new("/opt/vgpu/vgpu-launcher")).unwrap(),
             [
                 r#"device_model_override="/opt/vgpu/vgpu-launcher""#,
                 r#"device_model_version="qemu-xen""#,
-                r#"device_model_args_hvm+=["-vgpu","type=bdw,slot=10,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal"]"#,
+                r#"device_model_args_hvm+=["-vgpu","gpu=bdw,slot=10,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal"]"#,
             ]
         );
     }

@@ -74,7 +74,7 @@ fn other_commands_and_plain_guests_pass_unchanged() {
 #[test]
 fn a_vgpu_is_passed_in_words_xl_knows() {
     let dir = Dir::new("vgpu");
-    let config = dir.config("type = 'hvm'\nvgpu = [ 'type=bdw,slot=10' ]\n");
+    let config = dir.config("type = 'hvm'\nvgpu = [ 'gpu=bdw,slot=10' ]\n");
     let output = dir.xl(&["create", "-p", &config, "vcpus=2"]);
     let launcher = dir.0.join("launcher");
     assert_eq!(
@@ -82,7 +82,7 @@ fn a_vgpu_is_passed_in_words_xl_knows() {
         format!(
             "[create][-p][{config}][vcpus=2][device_model_override=\"{}\"]\
              [device_model_version=\"qemu-xen\"]\
-             [device_model_args_hvm+=[\"-vgpu\",\"type=bdw,slot=10,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal\"]]",
+             [device_model_args_hvm+=[\"-vgpu\",\"gpu=bdw,slot=10,aperture=256,mode=1024x768,weight=100,cap=0,slice=1,priority=normal\"]]",
             launcher.display()
         )
     );
@@ -108,11 +108,11 @@ fn a_bad_vgpu_creates_nothing() {
     for (line, expected) in [
         (
             "vgpu = ['typo=1']",
-            "xl: vgpu: key is \"typo\", allowed: type, slot, aperture, mode, weight, cap, slice, priority, qemu\n",
+            "xl: vgpu: key is \"typo\", allowed: gpu, type, slot, aperture, mode, weight, cap, slice, priority, qemu\n",
         ),
         (
-            "vgpu = ['type=skl']",
-            "xl: vgpu: type is \"skl\", allowed: bdw\n",
+            "vgpu = ['gpu=skl']",
+            "xl: vgpu: gpu is \"skl\", allowed: host, bdw, kbl\n",
         ),
         (
             "vgpu = ['slot=1']",

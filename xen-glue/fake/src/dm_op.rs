@@ -174,11 +174,10 @@ fn set_state(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<(), E
 fn destroy(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<(), Errno> {
     type A = xen_sys::xen_dm_op_destroy_ioreq_server;
     arg.zero(offset_of!(A, pad), 2)?;
-    let protected = lock(&domain.servers).destroy(arg.u16(offset_of!(A, id)), caller)?;
-    if protected {
-        domain.memory.unprotect_all();
-    }
-    Ok(())
+    // Frames it had protected stay so, with nobody to write them: only the
+    // end of its claim makes them RAM (Xen arch/x86/hvm/ioreq.c:
+    // arch_ioreq_server_destroy and arch_ioreq_server_map_mem_type_completed).
+    lock(&domain.servers).destroy(arg.u16(offset_of!(A, id)), caller)
 }
 
 fn intx(domain: &DomainState, arg: &Arg<'_>) -> Result<(), Errno> {

@@ -147,18 +147,16 @@ impl Servers {
         Ok(Arc::clone(&self.entry(id, caller)?.server))
     }
 
-    /// True when the protected frames have to become RAM again.
-    pub(crate) fn destroy(&mut self, id: u16, caller: DomId) -> Result<bool, Errno> {
+    pub(crate) fn destroy(&mut self, id: u16, caller: DomId) -> Result<(), Errno> {
         self.entry(id, caller)?;
         if let Some(entry) = self.slots[usize::from(id)].take() {
             entry.server.gone.store(true, Ordering::Release);
             entry.server.wake_all();
         }
-        let protected = self.protection == Some(id);
-        if protected {
+        if self.protection == Some(id) {
             self.protection = None;
         }
-        Ok(protected)
+        Ok(())
     }
 
     pub(crate) fn destroy_all(&mut self) {

@@ -229,7 +229,8 @@ fn write_protection_and_log_dirty_exclude_each_other() {
     assert_eq!(refused.unwrap_err().errno, Errno::EINVAL);
     domain.disable_log_dirty();
     dm.set_mem_type(extent, MemType::WriteProtected).unwrap();
-    // With the server, its protection goes.
+    // Not with the server, but with its claim.
+    server.release_write_protection().unwrap();
     drop(server);
     assert_eq!(domain.frame(Gfn(4)), FrameKind::Ram);
 }

@@ -1,6 +1,7 @@
 //! The rules of ioreq servers, through the calls a device model makes.
 
-use fake_xen::{Domain, DomainConfig, FakeXen};
+use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind};
+use guest_memory::Gfn;
 use xen_glue::{
     DeviceModel, DomId, Errno, EventChannel, Extent, Hypervisor, IoreqServerId, MemType, Privcmd,
     Resource, Sbdf,
@@ -206,6 +207,27 @@ fn write_protection_has_one_owner() {
     assert_eq!(stranger.errno, Errno::EINVAL);
     protect().unwrap();
     first.release_write_protection().unwrap();
+    second.claim_write_protection().unwrap();
+}
+
+#[test]
+fn a_server_that_goes_without_ending_its_claim_leaves_frames_nobody_can_write() {
+    let (_xen, domain, dm) = setup();
+    let first = dm.create_ioreq_server().unwrap();
+    first.claim_write_protection().unwrap();
+    let extent = Extent {
+        first_gfn: 3,
+        frames: 1,
+    };
+    dm.set_mem_type(extent, MemType::WriteProtected).unwrap();
+    drop(first);
+    assert_eq!(domain.frame(Gfn(3)), FrameKind::WriteProtected);
+    assert_eq!(domain.enable_log_dirty(), Err(Errno::EBUSY));
+    let second = dm.create_ioreq_server().unwrap();
+    let left = second.claim_write_protection().unwrap_err();
+    assert_eq!(left.errno, Errno::EBUSY);
+    // One by one it still goes.
+    dm.set_mem_type(extent, MemType::Ram).unwrap();
     second.claim_write_protection().unwrap();
 }
 

@@ -252,7 +252,9 @@ impl IoreqServer {
     }
 
     /// Ends it, and makes all such frames plain RAM again. To be done before
-    /// log-dirty is switched on, which Xen refuses otherwise.
+    /// log-dirty is switched on, which Xen refuses otherwise, and before the
+    /// server is destroyed: a vCPU that writes to a frame left behind tries
+    /// for ever.
     ///
     /// # Errors
     /// EINVAL when this server does not have it.

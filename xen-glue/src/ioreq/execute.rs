@@ -124,9 +124,19 @@ pub fn execute<H: IoHandler + ?Sized>(
     match (request.data_is_ptr, upwards) {
         (false, Some(run)) if !run.read => fill(&run, count * bytes, handler),
         (false, _) => repeat(request, count, handler),
-        (true, Some(run)) => copy_run(&run, count * bytes, handler, memory),
-        (true, None) => copy_items(request, count, handler, memory),
+        (true, Some(run)) if !overlaps(&run, count * bytes) => {
+            copy_run(&run, count * bytes, handler, memory)
+        }
+        (true, _) => copy_items(request, count, handler, memory),
     }
+}
+
+/// Whether the two ends of a copy are in part the same memory, as they can be
+/// when the device's is a write-protected frame. Then an item may be one
+/// that was written before.
+fn overlaps(r: &IoRequest, len: usize) -> bool {
+    let len = u64::try_from(len).unwrap_or(u64::MAX);
+    r.addr.abs_diff(r.data) < len
 }
 
 /// The request as one that goes upwards, if there is one that does the same:

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::rig::Rig;
-use gen8::vreg;
+use gen8::platform::PLATFORMS;
 use guest_memory::GuestMemory;
 use proptest::prelude::*;
 use vgpu_device::{Bar, Device, GgttTable};
@@ -116,7 +116,9 @@ enum Step {
 
 /// Offsets that have something behind them, and any others.
 fn offset() -> impl Strategy<Value = u32> {
-    let rows: Vec<u32> = vreg::all()
+    let platforms = PLATFORMS.iter();
+    let rows: Vec<u32> = platforms
+        .flat_map(|p| p.registers.rows())
         .flat_map(|r| r.offsets().collect::<Vec<_>>())
         .collect();
     prop_oneof![
@@ -210,8 +212,11 @@ proptest! {
     /// No sequence of accesses, events and migrations panics, holds more
     /// than so much, or makes a save that cannot be restored.
     #[test]
-    fn garbage_does_no_harm(steps in prop::collection::vec(step(), 1..120)) {
-        let mut rig = Rig::new();
+    fn garbage_does_no_harm(
+        gpu in proptest::sample::select(&PLATFORMS[..]),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut rig = Rig::on(gpu);
         for s in &steps {
             apply(&mut rig, s);
         }

@@ -4,7 +4,8 @@
 
 use std::fmt::Write as _;
 
-use gen8::vreg::{self, Access, Place, Reset, Saved};
+use gen8::platform::PLATFORMS;
+use gen8::vreg::{Access, Place, Reset, Saved};
 
 fn place(p: Place) -> String {
     match p {
@@ -46,6 +47,20 @@ fn saved(s: Saved) -> &'static str {
     }
 }
 
+/// Whether vgpud learns of changes of any of these registers, and where.
+fn sent(offsets: impl Iterator<Item = u32>) -> String {
+    let offsets: Vec<u32> = offsets.collect();
+    let on = PLATFORMS.map(|p| {
+        let carried = offsets.iter().any(|o| p.switched.is_carried(*o));
+        carried.then_some(p.name)
+    });
+    match on {
+        [Some(_), Some(_)] => ", sent".to_owned(),
+        [None, None] => String::new(),
+        [bdw, kbl] => format!(", sent ({})", bdw.or(kbl).unwrap_or_default()),
+    }
+}
+
 fn document() -> String {
     let mut doc = String::from(
         "# Registers\n\n\
@@ -56,24 +71,32 @@ fn document() -> String {
          write select which of bits 15:0 change. *code*: see `Handler` in\n\
          `dm/gen8/src/vreg.rs`. Engines are at 0x2000 (RCS), 0x22000 (BCS), 0x12000\n\
          (VCS) and 0x1a000 (VECS). *sent*: vgpud learns each change, since a switch\n\
-         between guests carries the register over.\n",
+         between guests carries the register over; of some that is so on one kind of\n\
+         device alone.\n",
     );
-    for (area, rows) in vreg::TABLES {
+    let mut done = Vec::new();
+    let areas = PLATFORMS.iter().flat_map(|p| p.registers.areas);
+    for area in areas {
+        if done.contains(&area.title) {
+            continue;
+        }
+        done.push(area.title);
         let _ = write!(
             doc,
-            "\n## {area}\n\n\
+            "\n## {}\n\n\
              | register | where | access | reset | saved | source |\n\
-             |---|---|---|---|---|---|\n"
+             |---|---|---|---|---|---|\n",
+            area.title
         );
-        for r in rows {
-            let sent = r.offsets().any(vreg::is_switched);
+        for r in area.rows {
+            let sent = sent(r.offsets());
             let _ = writeln!(
                 doc,
                 "| {} | {} | {}{} | {} | {} | {} |",
                 r.name,
                 place(r.place),
                 access(r.access),
-                if sent { ", sent" } else { "" },
+                sent,
                 reset(r.reset),
                 saved(r.saved),
                 r.source

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use gen8::{Engine, irq, ring};
+use gen8::{Engine, Platform, irq, ring};
 use guest_memory::{GuestMemory, VecMemory};
 use vgpu_device::{
     Bar, BarSink, Clock, Config, Device, Full, GGTT_ENTRIES, GgttTable, GpuPort, InterruptSink,
@@ -114,11 +114,19 @@ impl Rig {
     }
 
     pub fn new() -> Self {
+        Self::on(&gen8::platform::BDW)
+    }
+
+    pub fn on(gpu: &'static Platform) -> Self {
         let (seams, world, memory, table) = Self::seams();
         for page in 0..MAPPED {
             table.store(page, u64::from(page) << 12 | 1);
         }
-        let device = Device::new(&Config::default(), seams.clone()).unwrap();
+        let config = Config {
+            gpu,
+            ..Config::default()
+        };
+        let device = Device::new(&config, seams.clone()).unwrap();
         Self {
             device,
             world,

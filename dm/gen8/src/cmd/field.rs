@@ -297,6 +297,30 @@ impl RegisterField {
     }
 }
 
+/// An offset into a status page, to which up to 8 bytes are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusField {
+    /// Dword with the offset.
+    pub dword: u8,
+    /// Bits of it that are flags.
+    pub flags: u32,
+    /// When it is an offset.
+    pub when: Bits,
+    /// When something is written.
+    pub writes: Bits,
+    /// The bit of dword 0 by which the page is the context's own and not the
+    /// engine's; 0: it always is.
+    pub own: u32,
+}
+
+impl StatusField {
+    /// Whether the command in `words` writes to a status page.
+    #[must_use]
+    pub fn holds(&self, words: &[u32]) -> bool {
+        self.when.hold(words) && self.writes.hold(words)
+    }
+}
+
 /// A register of the engine that a command writes without naming it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effect {

@@ -11,6 +11,12 @@ pub mod store_data {
     pub const QWORD: u32 = 1 << 21;
 }
 
+/// MI_LOAD_REGISTER_IMM.
+pub mod load_register {
+    /// Bits 11:8: bytes of the register that are left alone.
+    pub const BYTE_DISABLES: u32 = 0xf << 8;
+}
+
 /// MI_COPY_MEM_MEM.
 pub mod copy_mem {
     /// The destination is global; bit 22 is the source.
@@ -52,10 +58,24 @@ pub mod batch_start {
 
 /// MI_SEMAPHORE_WAIT: what memory must be, compared with the inline value.
 pub mod semaphore {
+    use crate::Engine;
+
     /// Poll memory instead of waiting for a signal.
     pub const POLL: u32 = 1 << 15;
     /// Poll a register (Gen12 on).
     pub const REGISTER_POLL: u32 = 1 << 16;
+    /// The engine that MI_SEMAPHORE_SIGNAL names, bits 17:15
+    /// (Linux 4.6 `intel_ringbuffer.c:gen8_rcs_signal`).
+    #[must_use]
+    pub const fn target(dw0: u32) -> Option<Engine> {
+        match (dw0 >> 15) & 7 {
+            0 => Some(Engine::Rcs),
+            1 => Some(Engine::Vcs),
+            2 => Some(Engine::Bcs),
+            3 => Some(Engine::Vecs),
+            _ => None,
+        }
+    }
     /// The comparison, bits 14:12.
     #[must_use]
     pub const fn comparison(dw0: u32) -> u32 {
@@ -179,6 +199,24 @@ pub mod blt {
     pub const DST_TILED: u32 = 1 << 11;
     /// BR13: clip to the rectangle of XY_SETUP_CLIP_BLT.
     pub const CLIP: u32 = 1 << 30;
+    /// BR13: pixels whose bit of a monochrome source is 0 are left alone.
+    pub const SOURCE_TRANSPARENT: u32 = 1 << 29;
+    /// BR13: the same for a monochrome pattern.
+    pub const PATTERN_TRANSPARENT: u32 = 1 << 28;
+    /// Dword 0 of text: each row begins at a byte, instead of right behind
+    /// the one before.
+    pub const TEXT_BYTE_PACKED: u32 = 1 << 16;
+    /// Dword 0: the bit, from the highest, with which each row of a monochrome
+    /// source begins.
+    #[must_use]
+    pub const fn first_bit(dw0: u32) -> u32 {
+        dw0 >> 17 & 7
+    }
+    /// Dword 0: column and row of the pattern at the surface's corner.
+    #[must_use]
+    pub const fn pattern_seed(dw0: u32) -> (u32, u32) {
+        (dw0 >> 12 & 7, dw0 >> 8 & 7)
+    }
     /// BR13: bytes of a pixel.
     #[must_use]
     pub const fn pixel_bytes(br13: u32) -> u32 {

@@ -1,6 +1,6 @@
 //! MI commands: client 0, opcode in bits 28:23.
 
-use super::field::{Bits, Bytes, Effect, Space, both, read, register, write};
+use super::field::{Bits, Bytes, Effect, Space, StatusField, both, read, register, write};
 use super::flags::{atomic, flush_dw};
 use super::row::{Command, Dwords, Flow};
 use crate::{Engine, EngineSet, ring};
@@ -74,16 +74,24 @@ const fn sets(register: &'static str, offset: u32, dwords: u32, when: Bits) -> E
 pub static MI: &[Command] = &[
     // Bits 21:0 are a number that bit 22 has written to NOPID.
     mi("MI_NOOP", op::NOOP, ALL).sets(&[sets("NOPID", ring::NOPID, 1, Bits::of(0, 1 << 22, 0))]),
-    mi("MI_SET_PREDICATE", op::SET_PREDICATE, ALL),
+    // It could skip the end of a batch.
+    mi("MI_SET_PREDICATE", op::SET_PREDICATE, ALL).refused(),
     mi("MI_USER_INTERRUPT", op::USER_INTERRUPT, ALL).interrupts(Bits::ALWAYS),
-    mi("MI_WAIT_FOR_EVENT", op::WAIT_FOR_EVENT, RCS_BCS).privileged(),
+    mi("MI_WAIT_FOR_EVENT", op::WAIT_FOR_EVENT, RCS_BCS)
+        .privileged()
+        .nothing(),
     mi("MI_ARB_CHECK", op::ARB_CHECK, ALL),
     mi("MI_RS_CONTROL", op::RS_CONTROL, RCS),
-    mi("MI_REPORT_HEAD", op::REPORT_HEAD, ALL).privileged(),
+    // To the engine's status page, which is vgpud's.
+    mi("MI_REPORT_HEAD", op::REPORT_HEAD, ALL)
+        .privileged()
+        .refused(),
     mi("MI_ARB_ON_OFF", op::ARB_ON_OFF, ALL).privileged(),
     mi("MI_URB_ATOMIC_ALLOC", op::URB_ATOMIC_ALLOC, RCS),
     mi("MI_BATCH_BUFFER_END", op::BATCH_BUFFER_END, ALL).flow(Flow::EndsBatch),
-    mi("MI_SUSPEND_FLUSH", op::SUSPEND_FLUSH, ALL).privileged(),
+    mi("MI_SUSPEND_FLUSH", op::SUSPEND_FLUSH, ALL)
+        .privileged()
+        .nothing(),
     mi("MI_PREDICATE", op::PREDICATE, RCS).sets(&[sets(
         "MI_PREDICATE_RESULT",
         ring::PREDICATE_RESULT,
@@ -95,10 +103,12 @@ pub static MI: &[Command] = &[
     mi("MI_RS_CONTEXT", op::RS_CONTEXT, RCS),
     mi("MI_LOAD_SCAN_LINES_INCL", op::LOAD_SCAN_LINES_INCL, RCS_BCS)
         .field(6, Dwords::Exactly(2))
-        .privileged(),
+        .privileged()
+        .nothing(),
     mi("MI_LOAD_SCAN_LINES_EXCL", op::LOAD_SCAN_LINES_EXCL, RCS_BCS)
         .field(6, Dwords::Exactly(2))
-        .privileged(),
+        .privileged()
+        .nothing(),
     // A flip would program the physical display.
     mi("MI_DISPLAY_FLIP", op::DISPLAY_FLIP, RCS_BCS)
         .field(8, Dwords::Between(3, 5))
@@ -136,8 +146,17 @@ pub static MI: &[Command] = &[
             set: 8,
             clear: 4,
         })]),
-    // Its offset is into a status page.
-    mi("MI_STORE_DATA_INDEX", op::STORE_DATA_INDEX, ALL).field(8, Dwords::Between(3, 4)),
+    // Bit 21: the context's status page
+    // (Linux `gt/intel_gpu_commands.h:MI_STORE_DWORD_INDEX`).
+    mi("MI_STORE_DATA_INDEX", op::STORE_DATA_INDEX, ALL)
+        .field(8, Dwords::Between(3, 4))
+        .status(StatusField {
+            dword: 1,
+            flags: 0,
+            when: Bits::ALWAYS,
+            writes: Bits::ALWAYS,
+            own: 1 << 21,
+        }),
     mi("MI_LOAD_REGISTER_IMM", op::LOAD_REGISTER_IMM, ALL)
         .field(8, Dwords::AtLeast(3))
         .registers(&[register(1, true).value(1).each(2, 0)]),
@@ -154,14 +173,23 @@ pub static MI: &[Command] = &[
     mi("MI_FLUSH_DW", op::FLUSH_DW, ALL)
         .field(6, Dwords::Between(3, 5))
         .interrupts(Bits::of(0, flush_dw::NOTIFY, 0))
+        .status(StatusField {
+            dword: 1,
+            flags: flush_dw::ADDRESS_GGTT,
+            when: Bits::of(0, flush_dw::STORE_INDEX, 0),
+            writes: Bits::of(0, flush_dw::POST_SYNC_MASK, 0),
+            own: 0,
+        })
         .addresses(&[write(1, 3).ggtt(1, 2).bytes(Bytes::Known(8)).when(
             0,
             flush_dw::POST_SYNC_MASK,
             flush_dw::STORE_INDEX,
         )]),
-    // The pages that follow the first are told by the dwords after it.
+    // The pages that follow the first are told by the dwords after it: it
+    // could flush past a window.
     mi("MI_CLFLUSH", op::CLFLUSH, RCS)
         .field(10, Dwords::AtLeast(3))
+        .refused()
         .addresses(&[both(1, 12).ggtt(0, 22)]),
     mi("MI_REPORT_PERF_COUNT", op::REPORT_PERF_COUNT, RCS)
         .field(6, Dwords::Exactly(4))

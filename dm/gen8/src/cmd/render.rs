@@ -7,7 +7,7 @@
 //! from a base of STATE_BASE_ADDRESS, not an address: such commands are
 //! marked `through_state`.
 
-use super::field::{AddressField, Bits, Bytes, both, read, register, write};
+use super::field::{AddressField, Bits, Bytes, StatusField, both, read, register, write};
 use super::flags::pipe_control as pc;
 use super::row::Command;
 use super::row::Dwords::{AtLeast, Between, Unsure};
@@ -62,6 +62,13 @@ const CONSTANTS: &[AddressField] = &[read(3, 5).each(2, 4)];
 const PIPE_CONTROL: Command = p3("PIPE_CONTROL", 2, 0x00)
     .long(6)
     .interrupts(Bits::of(1, pc::NOTIFY, 0))
+    .status(StatusField {
+        dword: 2,
+        flags: 0,
+        when: Bits::of(1, pc::STORE_INDEX, pc::LRI_POST_SYNC),
+        writes: Bits::of(1, pc::POST_SYNC_MASK, 0),
+        own: 0,
+    })
     .registers(&[register(2, true).value(2).when(1, pc::LRI_POST_SYNC, 0)])
     .addresses(&[write(2, 2).ggtt(1, 24).bytes(Bytes::Known(8)).when(
         1,

@@ -1,6 +1,6 @@
 //! A command's row.
 
-use super::field::{AddressField, Bits, Effect, RegisterField};
+use super::field::{AddressField, Bits, Effect, RegisterField, StatusField};
 use crate::EngineSet;
 
 /// How the number of dwords follows from the first.
@@ -79,7 +79,11 @@ pub enum Privilege {
 pub enum Guests {
     /// Yes, once checked.
     Allowed,
-    /// No: it would reach what only vgpud may touch.
+    /// It would wait for the physical display, or concern it: it becomes
+    /// MI_NOOPs.
+    Nothing,
+    /// No: it would reach what only vgpud may touch, or go on where no check
+    /// follows.
     Refused,
 }
 
@@ -119,6 +123,8 @@ pub struct Command {
     pub guests: Guests,
     /// The graphics addresses it carries by itself.
     pub addresses: &'static [AddressField],
+    /// The place in a status page that it names instead of an address.
+    pub status: Option<StatusField>,
     /// The registers it names.
     pub registers: &'static [RegisterField],
     /// The registers of its engine that it writes without naming them.
@@ -162,6 +168,7 @@ impl Command {
             privilege: Privilege::Any,
             guests: Guests::Allowed,
             addresses: &[],
+            status: None,
             registers: &[],
             sets: &[],
             flow: Flow::Next,
@@ -186,6 +193,11 @@ impl Command {
 
     pub(super) const fn addresses(mut self, addresses: &'static [AddressField]) -> Self {
         self.addresses = addresses;
+        self
+    }
+
+    pub(super) const fn status(mut self, status: StatusField) -> Self {
+        self.status = Some(status);
         self
     }
 
@@ -221,6 +233,11 @@ impl Command {
 
     pub(super) const fn refused(mut self) -> Self {
         self.guests = Guests::Refused;
+        self
+    }
+
+    pub(super) const fn nothing(mut self) -> Self {
+        self.guests = Guests::Nothing;
         self
     }
 

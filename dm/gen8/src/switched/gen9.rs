@@ -7,6 +7,9 @@ use crate::ring::NOPID;
 
 const ACCESS: &str = "gen8::access: a ring's commands may write it";
 const MOCS: &str = "Linux gvt/mmio_context.c:switch_mocs, gt/intel_mocs.c:mocs_offset";
+const OWN_MOCS: &str = "Linux gt/intel_mocs.c:mocs_offset";
+const WHILE_RESTORED: &str = "Linux gt/intel_lrc.c:gen9_init_indirectctx_bb";
+const PREEMPTION: &str = "Linux gt/intel_workarounds.c:rcs_engine_wa_init";
 /// In order: the table's address and what its entries mean, then the area it
 /// is for, then the enable bits.
 const TRTT: &str = "Linux gvt/mmio_context.c, gvt/handlers.c (TR-TT)";
@@ -29,8 +32,8 @@ const fn mocs(engine: Engine, offset: u32) -> Row {
     Row::new("MOCS", engine, offset, Group::Mocs, MOCS).times(64)
 }
 
-/// Gen9's registers. The render engine's own MOCS table is in its context.
-/// GVT-g lists 0x2248 twice, so its 53 are 52.
+/// Gen9's registers. The render engine's own MOCS table is in its context: a
+/// context that was never saved starts with what the driver wrote. GVT-g lists 0x2248 twice, so its 53 are 52.
 pub static GEN9: Table = Table {
     name: "gen9",
     rows: &[
@@ -46,6 +49,24 @@ pub static GEN9: Table = Table {
         row("CSFE_CHICKEN1", 0x20d4, Group::Streamer).masked(),
         row("FF_THREAD_MODE", 0x20a0, Group::Streamer),
         row("FF_SLICE_CS_CHICKEN2", 0x20e4, Group::Streamer).masked(),
+        // GVT-g leaves these to each guest's batch at the context's restore.
+        Row::new(
+            "FF_SLICE_CHICKEN",
+            Rcs,
+            0x2088,
+            Group::Streamer,
+            WHILE_RESTORED,
+        )
+        .masked(),
+        Row::new("3D_CHICKEN3", Rcs, 0x2090, Group::Streamer, WHILE_RESTORED).masked(),
+        Row::new(
+            "FF_SLICE_CS_CHICKEN1",
+            Rcs,
+            0x20e0,
+            Group::Streamer,
+            PREEMPTION,
+        )
+        .masked(),
         row("0x20d8", 0x20d8, Group::Streamer).masked().in_context(),
         row("CS_CHICKEN1", 0x2580, Group::Streamer)
             .masked()
@@ -82,6 +103,9 @@ pub static GEN9: Table = Table {
         row("L3SQCREG4", 0xb118, Group::L3).reset(0x4040_0000),
         row("SCRATCH1", 0xb11c, Group::L3),
         Row::new("LNCFCMOCS", Rcs, 0xb020, Group::L3cc, MOCS).times(32),
+        Row::new("MOCS", Rcs, 0xc800, Group::Mocs, OWN_MOCS)
+            .in_context()
+            .times(64),
         moment("NOPID", Rcs, NOPID, USER),
         moment("BB_OFFSET", Rcs, 0x158, USER),
         moment("OACTXID", Rcs, 0x364, USER),

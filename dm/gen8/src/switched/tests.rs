@@ -1,5 +1,6 @@
 use super::*;
-use crate::{access, cmd, lrc, regs};
+use crate::platform::PLATFORMS;
+use crate::{Platform, lrc, regs};
 
 fn count(table: &Table, engine: Engine, kept: Kept) -> usize {
     let listed = |s: &Switched| s.row.source.contains("gvt/") && s.row.engine == engine;
@@ -40,44 +41,51 @@ fn each_register_is_there_once_and_found_by_offset() {
 
 #[test]
 fn masked_registers_are_those_the_gpu_masks() {
-    for s in GEN8.registers() {
+    for s in PLATFORMS.iter().flat_map(|p| p.switched.registers()) {
         assert_eq!(s.row.masked, regs::masked(s.offset()), "{s}");
     }
 }
 
 #[test]
 fn what_is_marked_as_in_the_context_is() {
-    for s in GEN8.registers() {
-        let in_context = regs::context(s.row.engine).any(|o| o == s.offset());
-        assert_eq!(in_context, s.row.kept == Kept::InContext, "{s}");
+    for platform in PLATFORMS {
+        for s in platform.switched.registers() {
+            let in_context = platform
+                .rules
+                .context(s.row.engine)
+                .any(|o| o == s.offset());
+            assert_eq!(in_context, s.row.kept == Kept::InContext, "{s}");
+        }
     }
 }
 
 /// Values a privileged write could have.
-fn may_write(engine: Engine, offset: u32) -> bool {
-    access::may_write(engine, offset, None)
-        || (0..16).any(|bit| access::may_write(engine, offset, Some(1 << bit << 16)))
+fn may_write(platform: &Platform, engine: Engine, offset: u32) -> bool {
+    let may = |value| platform.rules.may_write(engine, offset, value);
+    may(None) || (0..16).any(|bit| may(Some(1 << bit << 16)))
 }
 
 #[test]
 fn whatever_a_guest_can_change_is_carried_over() {
-    for engine in Engine::ALL {
-        let all = (0..crate::vreg::REGISTER_BYTES).step_by(4);
-        // What no command reaches, none writes.
-        let reached = all.filter(|o| access::privileged(engine, *o).is_some());
-        for offset in reached {
-            let user = regs::user_writable(engine, offset);
-            if !user && !may_write(engine, offset) {
-                continue;
-            }
-            let in_context = regs::context(engine).any(|o| o == offset);
-            for table in [&GEN8, &GEN9] {
-                let listed = table.find(offset).filter(|s| s.row.engine == engine);
+    for platform in PLATFORMS {
+        let Platform {
+            rules, switched, ..
+        } = platform;
+        for engine in Engine::ALL {
+            let all = (0..crate::vreg::REGISTER_BYTES).step_by(4);
+            // What no command reaches, none writes.
+            let reached = all.filter(|o| rules.privileged(engine, *o).is_some());
+            for offset in reached {
+                let user = rules.user_writable(engine, offset);
+                if !user && !may_write(platform, engine, offset) {
+                    continue;
+                }
+                let in_context = rules.context(engine).any(|o| o == offset);
+                let listed = switched.find(offset).filter(|s| s.row.engine == engine);
                 // An unprivileged batch is not looked at, so what it alone
                 // writes outside the context cannot be kept.
                 let carried = listed.is_some_and(|s| !user || s.is_volatile());
-                let name = table.name;
-                assert!(in_context || carried, "{name} {engine:?} {offset:#x}");
+                assert!(in_context || carried, "{platform} {engine:?} {offset:#x}");
             }
         }
     }
@@ -85,15 +93,17 @@ fn whatever_a_guest_can_change_is_carried_over() {
 
 #[test]
 fn what_commands_write_without_naming_it_is_carried_over() {
-    for engine in Engine::ALL {
-        for (table, commands) in [(&GEN8, &cmd::GEN8), (&GEN9, &cmd::GEN9)] {
-            let all = commands.rows().filter(|c| c.engines.contains(engine));
+    for platform in PLATFORMS {
+        for engine in Engine::ALL {
+            let rows = platform.commands.rows();
+            let all = rows.filter(|c| c.engines.contains(engine));
             for (command, set) in all.flat_map(|c| c.sets.iter().map(move |s| (c, s))) {
                 for n in 0..set.dwords {
                     let offset = engine.mmio_base() + set.offset + n * 4;
-                    let in_context = regs::context(engine).any(|o| o == offset);
-                    let listed = table.find(offset).is_some_and(|s| s.is_volatile());
-                    assert!(in_context || listed, "{} {offset:#x}", command.name);
+                    let in_context = platform.rules.context(engine).any(|o| o == offset);
+                    let listed = platform.switched.find(offset);
+                    let volatile = listed.is_some_and(|s| s.is_volatile());
+                    assert!(in_context || volatile, "{} {offset:#x}", command.name);
                 }
             }
         }
@@ -104,13 +114,12 @@ fn what_commands_write_without_naming_it_is_carried_over() {
 fn what_an_image_loads_is_the_contexts_own() {
     // The audited image has these registers and no others. Those of its last
     // load are engine state, which an inhibited restore leaves alone.
-    for engine in Engine::ALL {
-        let [ring, tables, state] = lrc::loads(engine);
+    for layout in lrc::GEN8.iter().chain(&lrc::GEN9) {
+        let [ring, tables, state] = layout.loads;
         assert!(ring.registers.len() > 10 && tables.registers.len() == 9);
         for r in state.registers {
-            let offset = engine.mmio_base() + r;
             let known = [ring::R_PWR_CLK_STATE, ring::BCS_SWCTRL & 0xfff, 0x28];
-            assert!(known.contains(r), "{offset:#x}");
+            assert!(known.contains(r), "{r:#x}");
         }
     }
 }

@@ -27,7 +27,8 @@ pub const PIPECONF_A: u32 = 0x7_0008;
 pub const FRMCOUNT_A: u32 = 0x7_0040;
 /// Flip counter of pipe A.
 pub const FLIPCOUNT_A: u32 = 0x7_0044;
-/// DSPCNTR of plane A: bit 31 enable, bit 9 asynchronous flips.
+/// DSPCNTR of plane A, on Kaby Lake PLANE_CTL: bit 31 enable, bit 9
+/// asynchronous flips.
 pub const DSPCNTR_A: u32 = 0x7_0180;
 /// DSPSTRIDE of plane A.
 pub const DSPSTRIDE_A: u32 = 0x7_0188;
@@ -39,6 +40,16 @@ pub const DSPSURFLIVE_A: u32 = 0x7_01ac;
 pub const PORT_CLK_SEL_A: u32 = 0x4_6100;
 /// WRPLL_CTL 1; the second is 0x20 on.
 pub const WRPLL_CTL1: u32 = 0x4_6040;
+/// LCPLL1_CTL, which is DPLL 0's; bit 31 enables.
+pub const LCPLL1: u32 = 0x4_6010;
+/// LCPLL2_CTL, which is DPLL 1's; DPLL 2 and 3 have [`WRPLL_CTL1`] and the
+/// second.
+pub const LCPLL2: u32 = 0x4_6014;
+/// DPLL_CFGCR1 of DPLL 1; CFGCR2 follows, then DPLL 2's and 3's.
+pub const DPLL_CFGCR1: u32 = 0x6_c040;
+/// DPLL_CTRL2: for port n the clock off in bit n + 15, and the PLL in the two
+/// bits from 3 n + 1.
+pub const DPLL_CTRL2: u32 = 0x6_c05c;
 /// LCPLL_CTL.
 pub const LCPLL: u32 = 0x13_0040;
 /// HSW_PWR_WELL_CTL 1 to 4: the requests of BIOS, driver, KVMR and debug.
@@ -110,41 +121,7 @@ pub(super) static TABLE: &[Register] = &[
         Saved::Image,
         "Linux display/intel_display_power_well.c:hsw_power_well_enable",
     ),
-    plain(
-        "SPLL_CTL",
-        at(0x4_6020),
-        0,
-        "Linux display/intel_dpll_mgr.c",
-    ),
-    plain(
-        "WRPLL_CTL",
-        row(WRPLL_CTL1, 2, 0x20),
-        0,
-        "Linux display/intel_dpll_mgr.c:hsw_ddi_wrpll_enable",
-    ),
-    // No clock: i915 says so of a port that is off and has one.
-    plain(
-        "PORT_CLK_SEL",
-        row(PORT_CLK_SEL_A, 5, 4),
-        7 << 29,
-        "Linux display/intel_ddi.c:intel_ddi_sanitize_encoder_pll_mapping",
-    ),
     plain("TRANS_CLK_SEL", row(0x4_6140, 3, 4), 0, DDI),
-    plain(
-        "CDCLK_FREQ",
-        at(0x4_6200),
-        0,
-        "Linux display/intel_cdclk.c:bdw_set_cdclk",
-    ),
-    // Locked, 540 MHz.
-    handled(
-        "LCPLL_CTL",
-        at(LCPLL),
-        Handler::Lcpll,
-        LCPLL_LOCK | 1 << 26,
-        Saved::Image,
-        "Linux display/intel_cdclk.c:bdw_get_cdclk",
-    ),
     plain("HTOTAL", pipe(HTOTAL_A), 0, MODESET),
     plain("HBLANK", pipe(0x6_0004), 0, MODESET),
     plain("HSYNC", pipe(0x6_0008), 0, MODESET),
@@ -162,14 +139,6 @@ pub(super) static TABLE: &[Register] = &[
         1 << 7,
         Saved::Image,
         "Linux display/intel_ddi.c:intel_wait_ddi_buf_idle",
-    ),
-    handled(
-        "DPA_AUX_CH_CTL",
-        at(0x6_4010),
-        Handler::Aux,
-        0,
-        Saved::Image,
-        "Linux display/intel_dp_aux.c:intel_dp_aux_xfer",
     ),
     clearing("EDP_PSR_IIR", at(0x6_4838), IRQ),
     handled(
@@ -229,4 +198,125 @@ pub(super) static TABLE: &[Register] = &[
     ),
     plain("SPRCTL", pipe(0x7_0280), 0, "Linux display/intel_sprite.c"),
     plain("SPRSURF", pipe(0x7_029c), 0, "Linux display/intel_sprite.c"),
+];
+
+pub(super) static BDW: &[Register] = &[
+    plain(
+        "SPLL_CTL",
+        at(0x4_6020),
+        0,
+        "Linux display/intel_dpll_mgr.c",
+    ),
+    plain(
+        "WRPLL_CTL",
+        row(WRPLL_CTL1, 2, 0x20),
+        0,
+        "Linux display/intel_dpll_mgr.c:hsw_ddi_wrpll_enable",
+    ),
+    // No clock: i915 says so of a port that is off and has one.
+    plain(
+        "PORT_CLK_SEL",
+        row(PORT_CLK_SEL_A, 5, 4),
+        7 << 29,
+        "Linux display/intel_ddi.c:intel_ddi_sanitize_encoder_pll_mapping",
+    ),
+    plain(
+        "CDCLK_FREQ",
+        at(0x4_6200),
+        0,
+        "Linux display/intel_cdclk.c:bdw_set_cdclk",
+    ),
+    // Locked, 540 MHz.
+    handled(
+        "LCPLL_CTL",
+        at(LCPLL),
+        Handler::Lcpll,
+        LCPLL_LOCK | 1 << 26,
+        Saved::Image,
+        "Linux display/intel_cdclk.c:bdw_get_cdclk",
+    ),
+    handled(
+        "DPA_AUX_CH_CTL",
+        at(0x6_4010),
+        Handler::Aux,
+        0,
+        Saved::Image,
+        "Linux display/intel_dp_aux.c:intel_dp_aux_xfer",
+    ),
+];
+
+const CDCLK: &str = "Linux display/intel_cdclk.c:skl_get_cdclk, skl_sanitize_cdclk";
+const DPLL: &str = "Linux display/intel_dpll_mgr.c:skl_ddi_pll_enable";
+
+/// As firmware leaves it: DPLL 0 locked at 8100 MHz, from it a display clock of
+/// 337.5 MHz, which is enough for one pipe.
+pub(super) static KBL: &[Register] = &[
+    // Every pipe is there.
+    fixed(
+        "SKL_DFSM",
+        at(0x5_1000),
+        0,
+        "Linux intel_device_info.c:intel_device_info_runtime_init",
+    ),
+    // Power gates 0 to 2 have power.
+    fixed(
+        "SKL_FUSE_STATUS",
+        at(0x4_2000),
+        0x7 << 25,
+        "Linux display/intel_display_power_well.c:gen9_wait_for_power_well_fuses",
+    ),
+    handled(
+        "DBUF_CTL",
+        at(0x4_5008),
+        Handler::Follows,
+        0,
+        Saved::Image,
+        "Linux display/intel_display_power.c:gen9_dbuf_slice_set",
+    ),
+    plain(
+        "DC_STATE_EN",
+        at(0x4_5504),
+        0,
+        "Linux display/intel_display_power_well.c:gen9_write_dc_state",
+    ),
+    // Bits 10:0: twice the MHz less two.
+    plain("CDCLK_CTL", at(0x4_6000), 2 << 26 | 673, CDCLK),
+    handled(
+        "LCPLL1_CTL",
+        at(LCPLL1),
+        Handler::Follows,
+        1 << 31,
+        Saved::Image,
+        CDCLK,
+    ),
+    plain("LCPLL2_CTL", at(LCPLL2), 0, DPLL),
+    plain("WRPLL_CTL", row(WRPLL_CTL1, 2, 0x20), 0, DPLL),
+    // Not 0: firmware has set the display up.
+    plain("SWF18", at(0x4_f060), 1, CDCLK),
+    plain("DPLL_CFGCR", row(DPLL_CFGCR1, 6, 4), 0, DPLL),
+    // DPLL 0: overridden, 810 MHz a link.
+    plain("DPLL_CTRL1", at(0x6_c058), 2 << 1 | 1 << 0, DPLL),
+    // No clock to any port.
+    plain(
+        "DPLL_CTRL2",
+        at(DPLL_CTRL2),
+        0x1f << 15,
+        "Linux display/intel_ddi.c:skl_ddi_is_clock_enabled",
+    ),
+    handled(
+        "DPLL_STATUS",
+        at(0x6_c060),
+        Handler::DpllStatus,
+        0,
+        Saved::Derived,
+        DPLL,
+    ),
+    handled(
+        "DDI_AUX_CTL",
+        row(0x6_4010, 5, 0x100),
+        Handler::Aux,
+        0,
+        Saved::Image,
+        "Linux display/intel_dp_aux.c:skl_aux_ctl_reg",
+    ),
 ];

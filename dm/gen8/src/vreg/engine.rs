@@ -181,6 +181,14 @@ pub(super) static TABLE: &[Register] = &[
     ),
 ];
 
+/// What i915 sets on Kaby Lake alone.
+pub(super) static KBL: &[Register] = &[plain(
+    "RING_SEMA_WAIT_POLL",
+    each(0x24c),
+    0,
+    "Linux gt/intel_workarounds.c:xcs_engine_wa_init",
+)];
+
 const fn ring_state(name: &'static str, offset: u32) -> Register {
     handled(
         name,

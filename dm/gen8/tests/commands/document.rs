@@ -23,7 +23,8 @@ then how many bytes, if the command tells. *if 1:0x100*: when a bit of that
 mask is set in dword 1. *memory through state*: it, or what it starts, reaches
 memory by what was set up before. *unprivileged*: what the hardware
 does with it outside rings and privileged batches. *guests*: whether vgpud lets
-one with privilege pass at all.
+one with privilege pass at all. *status page*: the dword may be an offset into
+the context's status page instead of an address.
 ";
 
 fn bits(b: Bits) -> String {
@@ -90,6 +91,9 @@ fn register(r: &RegisterField) -> String {
 
 fn effects(c: &Command) -> String {
     let mut all: Vec<String> = c.registers.iter().map(register).collect();
+    if let Some(s) = c.status {
+        all.push(format!("status page by {}{}", s.dword, bits(s.when)));
+    }
     for e in c.sets {
         all.push(format!("writes {}{}", e.register, bits(e.when)));
     }
@@ -139,6 +143,7 @@ fn row(c: &Command) -> String {
     };
     let guests = match c.guests {
         Guests::Allowed => "yes",
+        Guests::Nothing => "as no-ops",
         Guests::Refused => "no",
     };
     format!(

@@ -1,6 +1,7 @@
 //! Blits against a reference that works pixel by pixel.
 
 mod fences;
+mod patterns;
 
 use crate::rig::{Context, END, Rig, batch, halves, low, mi};
 use gen8::cmd::blt_op as op;
@@ -385,13 +386,10 @@ fn other_forms_are_parsed() {
     let before = b.fill(1);
     let mut all = Vec::new();
     for (o, dwords) in [
-        (op::XY_SETUP_BLT, 10),
-        (op::XY_PIXEL_BLT, 2),
-        (op::XY_SCANLINES_BLT, 3),
-        (op::XY_PAT_BLT, 8),
-        (op::XY_MONO_PAT_BLT, 10),
-        (op::XY_TEXT_IMMEDIATE_BLT, 5),
-        (op::XY_FULL_BLT, 12),
+        (op::XY_MONO_PAT_FIXED_BLT, 8),
+        (op::XY_SRC_COPY_CHROMA_BLT, 12),
+        (op::XY_PAT_CHROMA_BLT, 10),
+        (op::XY_PAT_CHROMA_BLT_IMMEDIATE, 10),
     ] {
         all.push(2 << 29 | o << 22 | (dwords - 2));
         all.extend(std::iter::repeat_n(0x55, (dwords - 1) as usize));

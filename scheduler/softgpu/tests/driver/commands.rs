@@ -317,6 +317,60 @@ fn each_semaphore_comparison() {
 }
 
 #[test]
+fn a_signal_ends_the_wait_of_the_context_it_names() {
+    const SIGNALLED: u64 = DATA + 8;
+    let waiter = RCS;
+    let signaller = Engine::Bcs;
+    let mut b = bench(waiter);
+    let [lo, hi] = halves(DATA);
+    let mut other = b.r.context(signaller, 1);
+    b.r.gpu.write32(irq::MASTER, 0);
+    b.r.emit(&mut b.c, &[mi(0x1c, 2 | 4 << 12), 1, lo, hi]);
+    b.r.emit(&mut b.c, &store(false, SIGNALLED, 1));
+    b.r.submit(waiter, &b.c);
+    while b.r.gpu.read32(irq::GT_IIR0) & u32::from(irq::WAIT_SEMAPHORE) == 0 {
+        std::thread::yield_now();
+    }
+    // Memory as it is waited for, and a signal to somebody else, to another
+    // engine, to nobody: it stays. The signaller is through with each before
+    // it is looked at.
+    let signal = |target: u32, context: u32| [mi(0x1b, target << 15), context];
+    b.r.emit(&mut other, &store(false, DATA, 1));
+    for words in [
+        signal(0, b.c.id + 32),
+        signal(1, b.c.id),
+        signal(2, b.c.id),
+        signal(7, b.c.id),
+    ] {
+        b.r.run(signaller, &mut other, &words);
+    }
+    let executed = b.r.gpu.counters().engines[waiter.index()].commands;
+    assert_eq!(b.at(8), 0);
+    assert_eq!(b.r.get(waiter, ring::IPEHR) >> 23, 0x1c);
+    // One of its own while memory is another, then one that counts.
+    b.r.run(signaller, &mut other, &store(false, DATA, 2));
+    b.r.run(signaller, &mut other, &signal(0, b.c.id));
+    assert_eq!(b.at(8), 0);
+    b.r.run(signaller, &mut other, &store(false, DATA, 1));
+    b.r.run(signaller, &mut other, &signal(0, b.c.id));
+    b.r.wait_idle(waiter);
+    assert_eq!(b.at(8), 1);
+    let after = b.r.gpu.counters().engines[waiter.index()].commands;
+    assert!(after > executed);
+}
+
+#[test]
+fn a_wait_for_a_signal_looks_at_memory_first() {
+    let mut b = bench(RCS);
+    b.r.poke_bus(b.data, 1);
+    let [lo, hi] = halves(DATA);
+    let mut words = vec![mi(0x1c, 2 | 4 << 12), 1, lo, hi];
+    words.extend(store(false, DATA + 4, 1));
+    b.user(&words);
+    assert_eq!(b.at(4), 1);
+}
+
+#[test]
 fn a_conditional_end_ends_unless_memory_is_greater() {
     for (memory, stored) in [(5, 0), (6, 1)] {
         let mut b = bench(Engine::Bcs);

@@ -282,7 +282,7 @@ impl Rig {
 
     /// A context that was never run, with a ring of `pages`.
     pub fn context(&mut self, e: Engine, pages: u32) -> Context {
-        let lrca = self.global(e.context_pages());
+        let lrca = self.global(gen8::platform::BDW.image(e).pages);
         let ring = self.global(pages);
         let id = self.next_id << 5;
         self.next_id += 1;

@@ -37,6 +37,9 @@ fn constants_are_followed_with_their_masks() {
     ]);
     assert_eq!(e.leave(L3SQCREG4, 9), Some(5));
     assert_eq!(e.leave(MI_MODE, 0x0421), Some(0x0451));
+    // Bytes that are left alone.
+    let bytes = effects(&[LRI | 1 << 8, L3SQCREG4, 5]);
+    assert_eq!(bytes.leave(L3SQCREG4, 9), None);
     // The context's own registers are nobody else's.
     assert!(effects(&[LRI, 0x7300, 0x0010_0010]).is_empty());
     let pipe_control = [0x7a00_0004, 1 << 23, L3SQCREG4, 0, 6, 0];

@@ -86,7 +86,7 @@ pub fn context_offsets(table: &Table, engine: gen8::Engine) -> Vec<u32> {
         .filter(|s| s.row.engine == engine && s.row.kept == Kept::InContext);
     let mut offsets: Vec<u32> = listed.map(|s| s.offset()).collect();
     // Some that no list has.
-    offsets.extend(regs::context(engine).take(3));
+    offsets.extend(gen8::regs::GEN8.context(engine).take(3));
     offsets
 }
 

@@ -66,7 +66,7 @@ static ODD: Table = Table {
 
 fn odd() -> &'static Layout {
     static MADE: OnceLock<Layout> = OnceLock::new();
-    MADE.get_or_init(|| Layout::new(&ODD, Engine::Rcs))
+    MADE.get_or_init(|| Layout::new(&gen8::platform::BDW, &ODD, Engine::Rcs))
 }
 
 /// A command, with registers by number.

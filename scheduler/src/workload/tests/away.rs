@@ -5,7 +5,10 @@ use std::sync::Mutex;
 use guest_memory::{GuestMemory, MemoryError, VecMemory};
 
 use super::rig::Rig;
+use vgpu_ring::FaultReason;
+
 use super::*;
+use crate::ppgtt::ShadowError;
 use crate::sync::lock;
 
 /// Memory of which one frame is paged out.
@@ -27,6 +30,27 @@ impl GuestMemory for Paged {
     fn write(&self, gpa: u64, data: &[u8]) -> Result<(), MemoryError> {
         self.memory.write(gpa, data)
     }
+}
+
+/// A table of a context is on disk: not taken for an empty one.
+#[test]
+fn a_page_table_on_disk_is_no_empty_one() {
+    let memory = Arc::new(Paged {
+        memory: VecMemory::new(PAGES),
+        away: Mutex::default(),
+    });
+    let rig = Rig::new(Arc::clone(&memory) as _);
+    rig.set(lrc::RING_TAIL, 8);
+    memory.write_u64(8 << 12, 9 << 12 | 3).unwrap();
+    for gfn in [8, 9].map(Gfn) {
+        *lock(&memory.away) = Some(gfn);
+        let error = rig.prepare(&mut Shadow::default()).map(drop).unwrap_err();
+        assert_eq!(error, ShadowError::Away { gfn }.into());
+        assert_eq!(error.reason(), FaultReason::Unmapped);
+        assert_eq!(rig.windows.counts().pinned, 0);
+    }
+    *lock(&memory.away) = None;
+    assert!(rig.prepare(&mut Shadow::default()).is_ok());
 }
 
 /// A context's ring or register page is on disk: the context is refused with

@@ -49,6 +49,7 @@ impl Rig {
 
     pub fn prepare(&self, shadow: &mut Shadow) -> Result<Element, PrepareError> {
         let source = Source {
+            gpu: &gen8::platform::BDW,
             vgpu: 1,
             map: &self.map,
             table: &self.table,
@@ -56,8 +57,9 @@ impl Rig {
             windows: &self.windows,
             pages: &self.pages,
             limits: AuditLimits::default(),
+            scan: None,
         };
         let descriptor = Descriptor(40 << 12 | 1 | 3 << 3 | 1 << 8);
-        prepare(&source, shadow, Engine::Rcs, descriptor)
+        prepare(&source, shadow, Engine::Rcs, descriptor, None)
     }
 }

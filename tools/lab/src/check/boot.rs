@@ -4,9 +4,10 @@ use serde_json::json;
 
 use super::Verdict;
 use crate::facts::Facts;
+use crate::scenario::Form;
 
 /// Everything has to be reported, and the kernel has to be Debian's 6.1.
-pub fn judge(facts: &Facts, _short: bool) -> Verdict {
+pub fn judge(facts: &Facts, _form: Form) -> Verdict {
     let guest = facts.guest("g1");
     let xen = facts.dom0.get("xen-version");
     let kernel = guest.get("kernel");
@@ -66,7 +67,7 @@ mod tests {
                 "LAB xen-version 4.17.7\nLAB guest-boot-seconds/g1 61.2\nLAB guest-gone/g1 yes\n",
                 "LAB kernel 6.1.0-57-amd64\nLAB igt-version 2.5-1\nLAB igt-programs 350\n",
             ),
-            false,
+            Form::Full,
         );
         assert_eq!(verdict.failures, [""; 0]);
         assert_eq!(verdict.result["guest_boot_seconds"], 61.2);
@@ -76,7 +77,7 @@ mod tests {
     fn what_is_missing_is_named() {
         let verdict = judge(
             &facts("LAB xen-version 4.17.7\n", "LAB kernel 6.12.1\n"),
-            false,
+            Form::Full,
         );
         assert_eq!(
             verdict.failures,

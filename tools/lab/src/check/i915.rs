@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::Verdict;
 use super::igt::{self, Outcome, Outcomes};
 use crate::facts::{Facts, Report};
+use crate::scenario::Form;
 
 /// The engines of a Broadwell GT2 as i915 names them.
 const ENGINES: [&str; 4] = ["bcs0", "rcs0", "vcs0", "vecs0"];
@@ -30,6 +31,7 @@ pub struct Seen {
     igt: Outcomes,
     two_guests: Vec<(&'static str, Outcome)>,
     probe_mmio_exits: Option<u64>,
+    inspect_wrong: Option<String>,
     probe_seconds: Option<f64>,
     mmio_vgpu: Option<Timing>,
     mmio_qemu: Option<Timing>,
@@ -106,7 +108,11 @@ const CHECKS: &[Check] = &[
         wrong: |s| match s.probe_mmio_exits {
             Some(1..) => None,
             Some(0) => Some("vgpuctl counted no exit".into()),
-            None => Some("vgpuctl inspect did not tell".into()),
+            None => Some(
+                s.inspect_wrong
+                    .clone()
+                    .unwrap_or_else(|| "vgpuctl inspect did not tell".into()),
+            ),
         },
     },
     Check {
@@ -173,10 +179,14 @@ fn igt_wrong(seen: &Seen) -> Option<String> {
     if seen.igt.is_empty() {
         return Some("no test was run".into());
     }
-    seen.igt.iter().find_map(|(name, subtests)| {
-        let outcome = igt::together(subtests);
-        (!outcome.passes()).then(|| format!("{name}: {}", outcome.text()))
-    })
+    let wrong: Vec<String> = seen
+        .igt
+        .iter()
+        .map(|(name, subtests)| (name, igt::together(subtests)))
+        .filter(|(_, outcome)| !outcome.passes())
+        .map(|(name, outcome)| format!("{name}: {}", outcome.text()))
+        .collect();
+    (!wrong.is_empty()).then(|| wrong.join("; "))
 }
 
 fn two_guests_wrong(seen: &Seen) -> Option<String> {
@@ -210,9 +220,10 @@ fn over(name: &str, mib: Option<f64>, allowed: f64) -> Option<String> {
 }
 
 impl Seen {
-    fn new(facts: &Facts, short: bool) -> Self {
+    fn new(facts: &Facts, form: Form) -> Self {
         let (g1, g2) = (facts.guest("g1"), facts.guest("g2"));
         let dom0 = &facts.dom0;
+        let probed = dom0.json("inspect/g1-probe");
         let mut engines: Vec<String> = g1.block("engines").to_vec();
         engines.sort();
         Self {
@@ -221,11 +232,17 @@ impl Seen {
             engines,
             i915_errors: errors(&g1).zip(errors(&g2)).map(|(a, b)| [a, b].concat()),
             connector: connector(&g1, "HDMI-A-1"),
-            igt: igt::outcomes(&g1, short, timing(&g1, "mmio/qemu").map(|t| t.median)),
+            igt: igt::outcomes(
+                &g1,
+                form,
+                &only(dom0),
+                timing(&g1, "mmio/qemu").map(|t| t.median),
+            ),
             two_guests: [("g1", &g1), ("g2", &g2)]
                 .map(|(name, guest)| (name, igt::outcome(guest, "both", "gem_exec_store", "basic")))
                 .to_vec(),
-            probe_mmio_exits: exits(dom0.block("inspect/g1-probe")),
+            probe_mmio_exits: probed.as_ref().ok().and_then(exits),
+            inspect_wrong: probed.as_ref().err().cloned(),
             probe_seconds: g1
                 .number("probe-end")
                 .zip(g1.number("probe-start"))
@@ -276,7 +293,7 @@ impl Seen {
         })
     }
 
-    fn details(&self, facts: &Facts) -> Value {
+    fn details(&self, facts: &Facts, form: Form) -> Value {
         let subtests: Map<String, Value> = self
             .igt
             .iter()
@@ -292,6 +309,7 @@ impl Seen {
         let guest = facts.guest("g1");
         json!({
             "igt_subtests": subtests,
+            "igt_seconds": igt::seconds(&guest, form, &only(&facts.dom0)),
             "igt_version": guest.get("igt-version"),
             "guest_kernel": guest.get("kernel"),
             "xen_version": facts.dom0.get("xen-version"),
@@ -306,14 +324,24 @@ impl Seen {
 }
 
 /// Judges the run by [`CHECKS`].
-pub fn judge(facts: &Facts, short: bool) -> Verdict {
-    let seen = Seen::new(facts, short);
+pub fn judge(facts: &Facts, form: Form) -> Verdict {
+    let seen = Seen::new(facts, form);
     Verdict {
         result: seen.result(),
-        details: Some(seen.details(facts)),
+        details: Some(seen.details(facts, form)),
         files: Vec::new(),
-        failures: failures(&seen),
+        failures: if only(&facts.dom0).is_empty() {
+            failures(&seen)
+        } else {
+            igt_wrong(&seen).into_iter().collect()
+        },
     }
+}
+
+/// The test programs that a run was restricted to; none if it was not.
+fn only(dom0: &Report) -> Vec<&str> {
+    let names = dom0.get("igt-only").unwrap_or_default().split(',');
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 fn failures(seen: &Seen) -> Vec<String> {
@@ -368,18 +396,15 @@ fn connector(guest: &Report, name: &str) -> Option<Connector> {
 }
 
 /// `mmio_exits`, wherever `vgpuctl inspect --json` has it.
-fn exits(lines: &[String]) -> Option<u64> {
-    fn search(value: &Value) -> Option<u64> {
-        match value {
-            Value::Object(keys) => keys
-                .get("mmio_exits")
-                .and_then(Value::as_u64)
-                .or_else(|| keys.values().find_map(search)),
-            Value::Array(values) => values.iter().find_map(search),
-            _ => None,
-        }
+fn exits(value: &Value) -> Option<u64> {
+    match value {
+        Value::Object(keys) => keys
+            .get("mmio_exits")
+            .and_then(Value::as_u64)
+            .or_else(|| keys.values().find_map(exits)),
+        Value::Array(values) => values.iter().find_map(exits),
+        _ => None,
     }
-    search(&serde_json::from_str(&lines.join("\n")).ok()?)
 }
 
 fn timing(guest: &Report, key: &str) -> Option<Timing> {

@@ -1,183 +1,14 @@
-//! Tests of igt-gpu-tools: which are run, and what their output means.
+//! Tests of igt-gpu-tools: what their output means.
+
+mod list;
 
 use std::collections::BTreeMap;
 
+use list::{Pace, Skips, Test, chosen};
+pub use list::{known, list};
+
 use crate::facts::Report;
-
-/// One test program and what is run of it.
-pub struct Test {
-    /// The program.
-    pub name: &'static str,
-    /// Its subtests for the short form.
-    short: &'static [&'static str],
-    /// Those that the full form adds.
-    full: &'static [&'static str],
-    /// Seconds for each subtest. Emulated, a submission takes some
-    /// milliseconds instead of some microseconds.
-    timeout: u32,
-    /// What some of its subtests give themselves, whatever `timeout` says.
-    pace: Option<Pace>,
-}
-
-/// A number of requests that a subtest wants done in a time of its own, and
-/// that it says so when they are not.
-struct Pace {
-    requests: f64,
-    seconds: f64,
-    complaint: &'static str,
-}
-
-/// Trapped accesses that no device model can spare i915 for a request alone
-/// on its engine: four to load it, five in the interrupt handler, one to
-/// order its reading of the status buffer.
-const ACCESSES: f64 = 10.0;
-
-impl Pace {
-    /// Why this host cannot keep the pace, if QEMU's own devices show that:
-    /// `access_us` is what one access to such a one takes.
-    fn beyond(&self, access_us: f64) -> Option<String> {
-        let least = self.requests * ACCESSES * access_us / 1e6;
-        (least > self.seconds).then(|| {
-            format!(
-                "wants {} requests in {} s; the {ACCESSES} accesses of each alone take {least:.0} s \
-                 at the {access_us:.0} us of QEMU's own device here",
-                self.requests, self.seconds
-            )
-        })
-    }
-}
-
-/// The tests: Intel's own "bat" choice of each program, or its basic subtests
-/// where bat has none. The full form adds subtests that need no spinning
-/// batch, no preemption and no reset.
-pub const TESTS: &[Test] = &[
-    Test {
-        name: "core_auth",
-        short: &["basic-auth", "getclient-simple"],
-        full: &["getclient-master-drop", "many-magics"],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_basic",
-        short: &["bad-close", "create-close", "create-fd-close"],
-        full: &[],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_create",
-        short: &[
-            "create-invalid-size",
-            "create-valid-nonaligned",
-            "create-size-update",
-        ],
-        full: &["create-massive"],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_exec_basic",
-        short: &["basic"],
-        full: &[],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_exec_store",
-        short: &["basic"],
-        full: &["dword", "cachelines", "pages"],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_ctx_create",
-        short: &["basic"],
-        full: &["basic-files"],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_ctx_exec",
-        short: &["basic", "basic-invalid-context"],
-        full: &[],
-        timeout: 60,
-        pace: None,
-    },
-    Test {
-        name: "gem_sync",
-        // `idle` does what the basic ones do, engine by engine, and takes the
-        // time it needs.
-        short: &["idle"],
-        full: &[
-            "basic-all",
-            "basic-each",
-            "basic-store-all",
-            "basic-store-each",
-        ],
-        timeout: 300,
-        // igt-gpu-tools `tests/intel/gem_sync.c`: 1024 rounds of the four
-        // engines before it first looks at the clock, and 10 s beyond the 2.
-        pace: Some(Pace {
-            requests: 4096.0,
-            seconds: 12.0,
-            complaint: "Timed out waiting for children",
-        }),
-    },
-    Test {
-        name: "gem_exec_nop",
-        short: &["basic-series"],
-        full: &["basic-parallel", "basic-sequential"],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_exec_parallel",
-        short: &["basic"],
-        full: &["engines"],
-        timeout: 240,
-        pace: None,
-    },
-    Test {
-        name: "gem_linear_blits",
-        short: &["basic"],
-        full: &[],
-        timeout: 120,
-        pace: None,
-    },
-    Test {
-        name: "gem_softpin",
-        short: &["allocator-basic", "safe-alignment"],
-        full: &[
-            "allocator-basic-reserve",
-            "invalid",
-            "zero",
-            "softpin",
-            "overlap",
-            "reverse",
-        ],
-        timeout: 120,
-        pace: None,
-    },
-];
-
-impl Test {
-    fn subtests(&self, short: bool) -> impl Iterator<Item = &'static str> {
-        let more: &[&str] = if short { &[] } else { self.full };
-        self.short.iter().chain(more).copied()
-    }
-}
-
-/// The list that the scenario's script reads: `NAME SUBTEST SECONDS` lines.
-pub fn list(short: bool) -> String {
-    let mut text = String::new();
-    for test in TESTS {
-        for subtest in test.subtests(short) {
-            text.push_str(&format!("{} {subtest} {}\n", test.name, test.timeout));
-        }
-    }
-    text
-}
+use crate::scenario::Form;
 
 /// How a subtest, or a program's subtests together, came out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,20 +41,81 @@ impl Outcome {
     }
 }
 
-/// What `guest` reported under `tag` for one subtest.
-pub fn outcome(guest: &Report, tag: &str, name: &str, subtest: &str) -> Outcome {
-    let Some(exit) = guest.get(&format!("{tag}-exit/{name}@{subtest}")) else {
+/// What `guest` reported under `tag` for one run of a program.
+pub fn outcome(guest: &Report, tag: &str, name: &str, run: &str) -> Outcome {
+    let Some(exit) = guest.get(&format!("{tag}-exit/{name}@{run}")) else {
         return Outcome::Fail("did not end".into());
     };
     let status = exit.split(' ').next().unwrap_or(exit);
-    let output = guest.block(&format!("{tag}/{name}@{subtest}"));
+    let output = guest.block(&format!("{tag}/{name}@{run}"));
     // Exit codes of igt-gpu-tools `lib/igt_core.h`; 124 and 137 are timeout's.
     match status {
         "0" => Outcome::Success,
         "77" => Outcome::Skip(skip_reason(output)),
         "79" => Outcome::Fail("no such subtest".into()),
-        "124" | "137" => Outcome::Fail("timed out".into()),
+        "124" | "137" => timed_out(),
         code => Outcome::Fail(format!("exit code {code}: {}", failure(output))),
+    }
+}
+
+/// A run that had to be ended.
+fn timed_out() -> Outcome {
+    Outcome::Fail("timed out".into())
+}
+
+/// The subtests of one run, each by its own line of the output. A run that
+/// went wrong otherwise, or that has no such line, counts under the name of
+/// the subtest it was in, else its own.
+fn subtests(guest: &Report, test: &Test, run: &str) -> Vec<(String, Outcome)> {
+    let name = test.name;
+    let output = guest.block(&format!("igt/{name}@{run}"));
+    let mut found = Vec::new();
+    let mut begun = None;
+    let mut from = 0;
+    for (at, line) in output.iter().enumerate() {
+        if let Some(subtest) = line.strip_prefix("Starting subtest: ") {
+            begun = Some(subtest.trim());
+            from = at;
+        } else if let Some((subtest, result)) = ended(line) {
+            let said = output.get(from..at).unwrap_or_default();
+            // On one engine it is another subtest than on all of them.
+            let name = if run.contains('@') { run } else { subtest };
+            found.push((name.to_owned(), by_word(result, said, output)));
+            begun = None;
+        }
+    }
+    let whole = outcome(guest, "igt", name, run);
+    let told = found.iter().any(|(_, o)| matches!(o, Outcome::Fail(_)));
+    let said = match (&whole, test.afterwards, begun) {
+        (Outcome::Fail(said), Some(function), None) => said.contains(function),
+        _ => false,
+    };
+    if found.is_empty() || (matches!(whole, Outcome::Fail(_)) && !told && !said) {
+        found.push((begun.unwrap_or(run).to_owned(), whole));
+    }
+    found
+}
+
+/// Subtest and result of a line `Subtest NAME: RESULT (TIME)`.
+fn ended(line: &str) -> Option<(&str, &str)> {
+    let (name, rest) = line.strip_prefix("Subtest ")?.split_once(": ")?;
+    Some((name, rest.split(' ').next()?))
+}
+
+/// `said` is the output of the subtest, `output` that of the whole run: what
+/// is skipped before it begins says why only once.
+fn by_word(result: &str, said: &[String], output: &[String]) -> Outcome {
+    match result {
+        "SUCCESS" => Outcome::Success,
+        "SKIP" => {
+            let reason = skip_reason(said);
+            Outcome::Skip(if reason.is_empty() {
+                skip_reason(output)
+            } else {
+                reason
+            })
+        }
+        word => Outcome::Fail(format!("{word}: {}", failure(said))),
     }
 }
 
@@ -261,23 +153,58 @@ fn failure(output: &[String]) -> String {
 }
 
 /// Each program's subtests as `guest` reported them.
-pub type Outcomes = BTreeMap<&'static str, BTreeMap<&'static str, Outcome>>;
+pub type Outcomes = BTreeMap<&'static str, BTreeMap<String, Outcome>>;
 
-/// All tests of the short or full form. `access_us` is what one access to a
-/// device of QEMU's took in this run.
-pub fn outcomes(guest: &Report, short: bool, access_us: Option<f64>) -> Outcomes {
-    let of = |test: &Test, subtest| {
-        let outcome = outcome(guest, "igt", test.name, subtest);
-        let output = guest.block(&format!("igt/{}@{subtest}", test.name));
-        paced(outcome, output, test.pace.as_ref(), access_us)
+/// All tests of a form. `access_us` is what one access to a device of QEMU's
+/// took in this run.
+pub fn outcomes(guest: &Report, form: Form, only: &[&str], access_us: Option<f64>) -> Outcomes {
+    let of_run = |test: &Test, run: &'static str| {
+        let output = guest.block(&format!("igt/{}@{run}", test.name));
+        let judged = subtests(guest, test, run).into_iter();
+        let judged: Vec<_> = judged
+            .map(|(subtest, outcome)| {
+                let outcome = unexpected(outcome, &subtest, test.skips);
+                let outcome = paced(outcome, output, test.pace.as_ref(), access_us);
+                (subtest, outcome)
+            })
+            .collect();
+        judged
     };
-    TESTS
-        .iter()
+    chosen(form, only)
         .map(|test| {
-            let each = test.subtests(short).map(|s| (s, of(test, s))).collect();
-            (test.name, each)
+            let each = test.runs(form).flat_map(|run| of_run(test, run));
+            (test.name, each.collect())
         })
         .collect()
+}
+
+/// Seconds that each run took in the guest.
+pub fn seconds(guest: &Report, form: Form, only: &[&str]) -> BTreeMap<String, f64> {
+    let took = |test: &Test, run: &str| {
+        let exit = guest.get(&format!("igt-exit/{}@{run}", test.name))?;
+        let mut times = exit.split(' ').skip(1).map(str::parse::<f64>);
+        let (start, end) = (times.next()?.ok()?, times.next()?.ok()?);
+        Some(((end - start) * 100.0).round() / 100.0)
+    };
+    chosen(form, only)
+        .flat_map(|test| test.runs(form).map(move |run| (test, run)))
+        .filter_map(|(test, run)| Some((format!("{}@{run}", test.name), took(test, run)?)))
+        .collect()
+}
+
+/// A skip that the list of tests does not name with its reason is a failure.
+fn unexpected(outcome: Outcome, subtest: &str, skips: Skips) -> Outcome {
+    let Outcome::Skip(reason) = &outcome else {
+        return outcome;
+    };
+    let named = skips
+        .iter()
+        .any(|(name, why)| *name == subtest && reason.contains(why));
+    if named {
+        outcome
+    } else {
+        Outcome::Fail(format!("skipped: {reason}"))
+    }
 }
 
 /// A failure that says only that the host is slower than the subtest allows
@@ -291,8 +218,11 @@ fn paced(
     let (Outcome::Fail(_), Some(pace), Some(access_us)) = (&outcome, pace, access_us) else {
         return outcome;
     };
-    let failed_otherwise = output.iter().any(|l| l.contains("Failed assertion:"));
-    if failed_otherwise || !output.iter().any(|l| l.contains(pace.complaint)) {
+    let late = match pace.complaint {
+        Some(complaint) => output.iter().any(|l| l.contains(complaint)),
+        None => outcome == timed_out(),
+    };
+    if !late || output.iter().any(|l| l.contains("Failed assertion:")) {
         return outcome;
     }
     pace.beyond(access_us).map_or(outcome, Outcome::Skip)
@@ -300,8 +230,8 @@ fn paced(
 
 /// One program's subtests together: the first failure, else success if any
 /// succeeded, else the first skip.
-pub fn together(subtests: &BTreeMap<&'static str, Outcome>) -> Outcome {
-    let with_name = |(name, outcome): (&&str, &Outcome)| match outcome {
+pub fn together(subtests: &BTreeMap<String, Outcome>) -> Outcome {
+    let with_name = |(name, outcome): (&String, &Outcome)| match outcome {
         Outcome::Success => Outcome::Success,
         Outcome::Skip(reason) => Outcome::Skip(reason.clone()),
         Outcome::Fail(reason) => Outcome::Fail(format!("{name}: {reason}")),
@@ -316,6 +246,7 @@ pub fn together(subtests: &BTreeMap<&'static str, Outcome>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use super::list::PLAIN;
     use super::*;
 
     fn report(status: &str, output: &str) -> Report {
@@ -360,11 +291,82 @@ mod tests {
     }
 
     #[test]
+    fn each_subtest_of_a_run_is_judged_by_its_own_line() {
+        let test = Test {
+            name: "t",
+            afterwards: Some("function g"),
+            ..PLAIN
+        };
+        let of = |status: &str, output: &str| subtests(&report(status, output), &test, "s");
+        let named = |name: &str, outcome| (name.to_owned(), outcome);
+        let two = "Starting subtest: a\nSubtest a: SUCCESS (0.1s)\nStarting subtest: b\n";
+        let skip = format!("{two}Test requirement: more\nSubtest b: SKIP (0.0s)");
+        assert_eq!(
+            of("0", &skip),
+            [
+                named("a", Outcome::Success),
+                named("b", Outcome::Skip("more".into()))
+            ]
+        );
+        let fail = format!("{two}x: Failed assertion: c\nSubtest b: FAIL (0.0s)");
+        assert_eq!(
+            of("98", &fail),
+            [
+                named("a", Outcome::Success),
+                named("b", Outcome::Fail("FAIL: x: Failed assertion: c".into()))
+            ]
+        );
+        assert_eq!(
+            of("124", two),
+            [
+                named("a", Outcome::Success),
+                named("b", Outcome::Fail("timed out".into()))
+            ]
+        );
+        // Skipped before either began.
+        assert_eq!(
+            of(
+                "77",
+                "Test requirement: gem\nSubtest a: SKIP\nSubtest b: SKIP"
+            ),
+            [
+                named("a", Outcome::Skip("gem".into())),
+                named("b", Outcome::Skip("gem".into()))
+            ]
+        );
+        assert_eq!(of("0", "no such line"), [named("s", Outcome::Success)]);
+        // What comes when all is done, and is known, is no failure of theirs.
+        let done = "Subtest a: SUCCESS (0.1s)\nCRITICAL: Test assertion failure function ";
+        assert_eq!(
+            of("98", &format!("{done}g, file")),
+            [named("a", Outcome::Success)]
+        );
+        assert_eq!(of("98", &format!("{done}h, file")).len(), 2);
+        let in_b = format!("{two}CRITICAL: Test assertion failure function g");
+        assert_eq!(of("98", &in_b).len(), 2);
+        assert!(!of("98", "function g")[0].1.passes());
+    }
+
+    #[test]
+    fn a_skip_has_to_be_on_the_list() {
+        let list: Skips = &[("a", "why")];
+        let skip = |reason: &str| Outcome::Skip(reason.to_owned());
+        assert_eq!(unexpected(skip("why"), "a", list), skip("why"));
+        assert!(!unexpected(skip("why"), "another", list).passes());
+        assert!(!unexpected(skip("another"), "a", list).passes());
+    }
+
+    #[test]
     fn a_program_is_as_good_as_its_worst_subtest() {
         let skip = Outcome::Skip("why".into());
         let fail = Outcome::Fail("bad".into());
         let of = |list: &[(&'static str, &Outcome)]| {
-            together(&list.iter().map(|(n, o)| (*n, (*o).clone())).collect())
+            together(
+                &list
+                    .iter()
+                    .map(|(n, o)| ((*n).to_owned(), (*o).clone()))
+                    .collect(),
+            )
         };
         assert_eq!(
             of(&[("a", &skip), ("b", &Outcome::Success)]),
@@ -381,49 +383,41 @@ mod tests {
     #[test]
     fn only_a_pace_beyond_the_host_excuses_a_failure() {
         let pace = Pace {
-            requests: 1000.0,
+            what: "requests",
+            count: 1000.0,
+            accesses: 10.0,
             seconds: 5.0,
-            complaint: "too late",
+            complaint: Some("too late"),
         };
-        let fail = || Outcome::Fail("timed out".into());
-        let of = |output: &str, pace, access_us| {
+        let ours = Pace {
+            complaint: None,
+            ..pace
+        };
+        let fail = || Outcome::Fail("exit code 98: x".into());
+        let of = |outcome, output: &str, pace, access_us| {
             let output: Vec<String> = output.lines().map(str::to_owned).collect();
-            paced(fail(), &output, pace, access_us)
+            paced(outcome, &output, pace, access_us)
         };
-        let excused = of("x\nit is too late", Some(&pace), Some(600.0));
-        assert_eq!(
-            excused,
-            Outcome::Skip(
-                "wants 1000 requests in 5 s; the 10 accesses of each alone take 6 s \
-                 at the 600 us of QEMU's own device here"
-                    .into()
-            )
+        let excused = Outcome::Skip(
+            "1000 requests in 5 s; with 10 trapped accesses for each, this takes 6 s \
+             at the 600 us of QEMU's own device here"
+                .into(),
         );
-        assert_eq!(of("it is too late", Some(&pace), Some(400.0)), fail());
-        assert_eq!(of("it is too late", Some(&pace), None), fail());
-        assert_eq!(of("it is too late", None, Some(600.0)), fail());
-        assert_eq!(of("something else", Some(&pace), Some(600.0)), fail());
-        assert_eq!(
-            of(
-                "too late\nFailed assertion: a == b",
-                Some(&pace),
-                Some(600.0)
-            ),
-            fail()
-        );
-    }
-
-    #[test]
-    fn the_short_form_runs_every_program() {
-        let short = list(true);
-        for test in TESTS {
-            assert!(
-                short
-                    .lines()
-                    .any(|l| l.starts_with(&format!("{} ", test.name)))
-            );
+        let late = "x\nit is too late";
+        assert_eq!(of(fail(), late, Some(&pace), Some(600.0)), excused);
+        assert_eq!(of(timed_out(), "", Some(&ours), Some(600.0)), excused);
+        let wrong = "too late\nFailed assertion: a == b";
+        for (outcome, output, pace, access_us) in [
+            (fail(), late, Some(&pace), Some(400.0)),
+            (fail(), late, Some(&pace), None),
+            (fail(), late, None, Some(600.0)),
+            (fail(), "something else", Some(&pace), Some(600.0)),
+            (fail(), wrong, Some(&pace), Some(600.0)),
+            (fail(), late, Some(&ours), Some(600.0)),
+            (timed_out(), wrong, Some(&ours), Some(600.0)),
+            (timed_out(), "", Some(&ours), Some(400.0)),
+        ] {
+            assert_eq!(of(outcome.clone(), output, pace, access_us), outcome);
         }
-        assert!(list(false).starts_with("core_auth basic-auth 60\n"));
-        assert!(list(false).len() > short.len());
     }
 }

@@ -7,6 +7,7 @@ use super::Verdict;
 use super::work::Work;
 use super::{i915, teardown};
 use crate::facts::Facts;
+use crate::scenario::Form;
 
 /// Guests, the recording each gives, and how its kernel's version starts.
 const RECORDINGS: [(&str, &str, &str); 2] = [
@@ -18,8 +19,7 @@ const RECORDINGS: [(&str, &str, &str); 2] = [
 const NEEDED: [&str; 2] = ["rcs0", "bcs0"];
 
 /// The registers in an inspection: engine → name → value as text.
-fn registers(lines: &[String]) -> Option<Map<String, Value>> {
-    let tree: Value = serde_json::from_str(&lines.join("\n")).ok()?;
+fn registers(tree: &Value) -> Option<Map<String, Value>> {
     let mut engines = Map::new();
     for lane in tree["scheduler"]["engines"].as_array()? {
         let mut values = Map::new();
@@ -36,7 +36,7 @@ fn values<'a>(engines: &'a Map<String, Value>, engine: &str) -> Option<&'a Map<S
 }
 
 /// Judges the run; its recordings are files.
-pub fn judge(facts: &Facts, _short: bool) -> Verdict {
+pub fn judge(facts: &Facts, _form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     let mut failures = Vec::new();
     let mut result = Map::new();
@@ -68,10 +68,12 @@ pub fn judge(facts: &Facts, _short: bool) -> Verdict {
         if let Some(why) = &work.wrong {
             wrong(why.clone());
         }
-        let engines = registers(dom0.block(&format!("inspect/{name}-worked")));
-        match &engines {
-            None => wrong("vgpuctl inspect told no registers".into()),
-            Some(engines) => {
+        let told = dom0.json(&format!("inspect/{name}-worked"));
+        let engines = told.as_ref().ok().and_then(registers);
+        match (&told, &engines) {
+            (Err(why), _) => wrong(why.clone()),
+            (Ok(_), None) => wrong("vgpuctl inspect told no registers".into()),
+            (Ok(_), Some(engines)) => {
                 for engine in NEEDED {
                     if values(engines, engine).is_none_or(Map::is_empty) {
                         wrong(format!("no registers of {engine}"));

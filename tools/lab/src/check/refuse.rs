@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Verdict;
 use crate::facts::Facts;
+use crate::scenario::Form;
 
 /// A configuration that must be refused, and words its one line must have:
 /// the key, the value, and something of what is allowed.
@@ -18,7 +19,7 @@ const BAD_LINES: &[(&str, &[&str])] = &[
 const LONELY: &str = "lonely";
 
 /// Judges the run.
-pub fn judge(facts: &Facts, _short: bool) -> Verdict {
+pub fn judge(facts: &Facts, _form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     let mut failures = Vec::new();
     let mut said = Map::new();
@@ -105,7 +106,7 @@ LAB domains/lonely 1
             dom0: Report::parse(text),
             ..Facts::default()
         };
-        judge(&facts, false).failures
+        judge(&facts, Form::Full).failures
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::Verdict;
 use super::work::Work;
 use super::{i915, teardown};
 use crate::facts::{Facts, Report};
+use crate::scenario::Form;
 
 /// How far the ratio of GPU times may be from that of the weights.
 const TOLERANCE: f64 = 0.10;
@@ -33,16 +34,12 @@ struct Cost {
 
 /// Counters of guest `name` on `engine`, after less before.
 fn cost(dom0: &Report, name: &str, engine: &str) -> Result<Cost, String> {
-    let tree = |block: &str| -> Result<Value, String> {
-        serde_json::from_str(&dom0.block(block).join("\n"))
-            .map_err(|e| format!("{block} is no JSON: {e}"))
-    };
-    let own = tree(&format!("inspect/{name}-probe"))?;
+    let own = dom0.json(&format!("inspect/{name}-probe"))?;
     let id = own["scheduler"]["id"]
         .as_u64()
         .ok_or(format!("{name}: vgpuctl told no id"))?;
     let counters = |when: &str| -> Result<Value, String> {
-        let gpu = tree(&format!("inspect/gpu-{when}"))?;
+        let gpu = dom0.json(&format!("inspect/gpu-{when}"))?;
         let entry = |list: &Value, key: &str, value: &Value| {
             let mut entries = list.as_array()?.iter();
             entries.find(|v| v[key] == *value).cloned()
@@ -78,8 +75,31 @@ fn window(dom0: &Report) -> Option<f64> {
     Some(middle("after")? - middle("before")?).filter(|s| *s > 0.0)
 }
 
+/// What is wrong with how vgpuctl changed what a guest gets, or how vgpud
+/// remembered it.
+fn set_wrong(dom0: &Report) -> Option<String> {
+    let Some(kept) = dom0.get("kept") else {
+        return Some("was not tried".into());
+    };
+    let told = |name: &str, wanted: &[&str]| -> Option<String> {
+        let answer = match dom0.answer(name) {
+            Ok(answer) => answer,
+            Err(why) => return Some(why),
+        };
+        let missing = wanted.iter().find(|w| !answer.contains(**w))?;
+        Some(format!("{name}: no {missing:?} in {answer:?}"))
+    };
+    told("set", &[kept])
+        .or_else(|| told("top", &["ENGINE", "WAIT99"]))
+        .or_else(|| match dom0.get("vgpud-exit") {
+            Some("0") => None,
+            exit => Some(format!("vgpud ended with {exit:?} when it was told to")),
+        })
+        .or_else(|| told("again", &[kept]))
+}
+
 /// Judges the run.
-pub fn judge(facts: &Facts, short: bool) -> Verdict {
+pub fn judge(facts: &Facts, form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     let engine = dom0.get("engine").unwrap_or("none");
     let mut failures = Vec::new();
@@ -92,7 +112,10 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
         ([Ok(light), Ok(heavy)], [Some(w1), Some(w2)], Some(seconds)) => {
             let busy = (light.busy_ns + heavy.busy_ns) / 1e9 / seconds;
             let ratio = heavy.busy_ns / light.busy_ns;
-            let tolerance = if short { SHORT_TOLERANCE } else { TOLERANCE };
+            let tolerance = match form {
+                Form::Short => SHORT_TOLERANCE,
+                Form::Extended | Form::Full => TOLERANCE,
+            };
             failures.extend(share_wrong(busy, ratio, w2 / w1, tolerance));
             Some((ratio, busy, *light, *heavy))
         }
@@ -115,7 +138,10 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
             Some([first, ..]) => failures.push(format!("i915_errors: {name}: {first}")),
         }
     }
-    failures.extend(teardown::wrong(dom0, &GUESTS));
+    let set = set_wrong(dom0);
+    failures.extend(set.iter().map(|why| format!("set_and_kept: {why}")));
+    // The third is the first, come again.
+    failures.extend(teardown::wrong(dom0, &[GUESTS[0], GUESTS[1], "g3"]));
 
     let each = |value: [Value; 2]| {
         let [a, b] = value;
@@ -141,6 +167,7 @@ pub fn judge(facts: &Facts, short: bool) -> Verdict {
             "mismatches": work.iter().map(|w| w.mismatches).sum::<u64>(),
             "mismatch": each(work.each_ref().map(|w| json!(w.mismatch))),
             "buffers_verified": each(work.each_ref().map(|w| json!(w.verified))),
+            "set_and_kept": set.is_none(),
             "gpu_resets": work.iter().map(|w| w.resets).sum::<u64>(),
             "switches": switches,
             "handovers": share.map(|(_, _, a, b)| a.handovers + b.handovers),

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use anyhow::bail;
-use gen8::{Engine, pte};
+use anyhow::{Context as _, bail};
+use gen8::{Engine, lrc, pte};
 use gpu_bus::{GGTT_BASE, Gpu};
 use guest_driver::{Context, Frames, Platform};
-use guest_memory::{GuestMemory, VecMemory};
+use guest_memory::{Gfn, GuestMemory, VecMemory};
 use vgpu_sched::audit::{AuditLimits, Auditor};
 use vgpu_sched::dma::{DmaSpace, GuestMap, HostPages, MapLimits};
-use vgpu_sched::ggtt::GuestGgtt;
+use vgpu_sched::ggtt::{GuestGgtt, translate};
 use vgpu_sched::ppgtt::{ShadowTables, TableLimits};
 use vgpu_sched::registers::Registers;
 use vgpu_sched::windows::Windows;
-use vgpu_sched::workload::{Element, Shadow, Source, Workload, WorkloadSite, prepare};
+use vgpu_sched::workload::{Element, OwnSpace, Shadow, Source, Workload, WorkloadSite, prepare};
 
 /// A GPU that does nothing.
 struct Still;
@@ -143,7 +143,7 @@ impl Guest {
             memory: Arc::clone(&memory),
             table: Arc::clone(&table),
         };
-        let mut gpu = guest_driver::Gpu::unprobed(machine);
+        let mut gpu = guest_driver::Gpu::unprobed(machine, &gen8::platform::BDW);
         let mut frames = Frames::new(1, u64::try_from(frames)?);
         let contexts = (1..=contexts)
             .map(|n| Context::new(&mut gpu, &mut frames, engine, n * 0x20))
@@ -172,7 +172,13 @@ impl Guest {
         context.add_request(&*self.memory, batch)?;
         let descriptor = context.publish(&*self.memory)?;
         let mut shadow = std::mem::take(&mut self.shadow);
-        let element = prepare(&self.source(host), &mut shadow, self.engine, descriptor);
+        let element = prepare(
+            &self.source(host),
+            &mut shadow,
+            self.engine,
+            descriptor,
+            None,
+        );
         self.shadow = shadow;
         match element? {
             Element::Work(work) => Ok(work),
@@ -182,6 +188,7 @@ impl Guest {
 
     fn source<'a>(&'a self, host: &'a Host) -> Source<'a> {
         Source {
+            gpu: &gen8::platform::BDW,
             vgpu: self.id,
             map: &self.map,
             table: &*self.table,
@@ -189,6 +196,7 @@ impl Guest {
             windows: &host.windows,
             pages: &host.pages,
             limits: AuditLimits::default(),
+            scan: None,
         }
     }
 
@@ -202,6 +210,32 @@ impl Guest {
         let mut shadow = Shadow::default();
         let mut site = WorkloadSite::new(&source, &mut shadow);
         run(&mut Auditor::new(self.engine, &mut site, source.limits))
+    }
+
+    /// Calls `with` with the address space of a context.
+    ///
+    /// # Errors
+    /// When the guest's memory or tables do not suffice.
+    pub fn own_space<R>(
+        &self,
+        context: usize,
+        with: impl FnOnce(&OwnSpace<'_>) -> R,
+    ) -> anyhow::Result<R> {
+        let Some(context) = self.contexts.get(context) else {
+            bail!("no context {context}");
+        };
+        let page = context.publish(&*self.memory)?.register_page() >> 12;
+        let registers = translate(&*self.table, page)?;
+        let at = registers.address().context("no register page")?;
+        let word = |index: usize| -> anyhow::Result<u32> {
+            Ok(self.memory.read_u32(at + u64::try_from(index * 4)?)?)
+        };
+        let root = u64::from(word(lrc::PDP0_UDW)?) << 32 | u64::from(word(lrc::PDP0_LDW)?);
+        let root = self.tables.pin(Gfn::containing(root))?;
+        Ok(with(&OwnSpace {
+            root: &root,
+            map: &self.map,
+        }))
     }
 
     /// The workload is through.

@@ -72,6 +72,8 @@ struct Report {
     by_count: BTreeMap<u32, BTreeMap<&'static str, Figures>>,
     spinner: Rogue,
     flood: Rogue,
+    /// The same when the ring is read as fast as it is filled.
+    flood_unbounded: Rogue,
     death: Rogue,
     idle_neighbours: Idle,
 }
@@ -126,7 +128,7 @@ fn effort(args: &Args) -> Effort {
             .iter()
             .map(|&n| effort.of_plan(size(n)) * 4)
             .sum();
-        let all = plans + effort.of_plan(size(BESIDE)) * 3 + effort.of_plan(1) * 2;
+        let all = plans + effort.of_plan(size(BESIDE)) * 4 + effort.of_plan(1) * 2;
         effort.scale *= f64::from(seconds) / all.as_secs_f64().max(0.1);
     }
     effort
@@ -165,6 +167,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
         spinner: beside(Mischief::Spins, others)?,
         // These want no time of the engine, or not for long.
         flood: beside(Mischief::Floods, 1.0)?,
+        flood_unbounded: beside(Mischief::FloodsUnbounded, 1.0)?,
         death: beside(Mischief::Dies, 1.0)?,
         idle_neighbours: Idle {
             idle: IDLE,
@@ -207,6 +210,10 @@ fn text(report: &Report) -> String {
     let rows = [
         row("spins; batches reset", &report.spinner),
         row("floods its ring; requests answered", &report.flood),
+        row(
+            "the same, if all were read at once",
+            &report.flood_unbounded,
+        ),
         row("dies on the engine; times", &report.death),
     ];
     let heading = ["a rogue beside 7", "", "their share of what is fair"];
@@ -252,7 +259,7 @@ mod tests {
                 }
             }
         }
-        for rogue in ["spinner", "flood", "death"] {
+        for rogue in ["spinner", "flood", "flood_unbounded", "death"] {
             figure(&format!("/{rogue}/others_share"));
         }
         figure("/idle_neighbours/throughput_vs_alone");

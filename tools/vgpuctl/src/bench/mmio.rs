@@ -64,7 +64,9 @@ fn measure(rounds: u32) -> anyhow::Result<Figures> {
         &Config::default(),
         seams(memory, Arc::new(Nowhere::default())),
     )?;
-    let reads: Vec<u64> = vreg::all()
+    let reads: Vec<u64> = gen8::platform::BDW
+        .registers
+        .rows()
         .flat_map(vreg::Register::offsets)
         .map(u64::from)
         .collect();
@@ -74,7 +76,9 @@ fn measure(rounds: u32) -> anyhow::Result<Figures> {
             Access::Storage | Access::Masked | Access::WriteOneToClear
         )
     };
-    let writes: Vec<u64> = vreg::all()
+    let writes: Vec<u64> = gen8::platform::BDW
+        .registers
+        .rows()
         .filter(|r| holds(r.access))
         .flat_map(vreg::Register::offsets)
         .map(u64::from)

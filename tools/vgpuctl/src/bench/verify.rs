@@ -16,6 +16,9 @@ use crate::table;
 use buffers::Buffers;
 use methods::{MEMCPY, READ, READ_TOGETHER, WAYS};
 
+pub use methods::frames;
+pub use speed::Speed;
+
 /// Finding changed pages, beside reading and copying the same memory.
 #[derive(clap::Args)]
 pub struct Args {

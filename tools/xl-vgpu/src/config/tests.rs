@@ -12,21 +12,21 @@ fn atoms(text: &str) -> Option<Vec<String>> {
 #[test]
 fn a_list_may_be_written_in_many_ways() {
     for text in [
-        "vgpu = ['type=bdw,slot=10']",
-        "vgpu=[\"type=bdw,slot=10\"]",
-        "vgpu = [ 'type=bdw,slot=10', ] # the last comma counts nothing",
-        "vgpu = [\n  # a comment\n  'type=bdw,slot=10' ,\n\n]\n",
-        "vgpu = 'type=bdw,slot=10'",
-        "memory = 512; vgpu = ['type=bdw,slot=10']; vcpus = 2",
-        "vgpu = ['x']\nvgpu = ['type=bdw,slot=10']",
-        "# vgpu = ['y']\nvgpu = ['type=bdw,slot=10']",
-        "vgpu += ['type=bdw,slot=10']",
-        "name = \"vgpu = ['z']\"\nvgpu = ['type=bdw,slot=10']",
-        "\tvgpu\t=\t['type=bdw,slot=10']\r\n",
+        "vgpu = ['gpu=bdw,slot=10']",
+        "vgpu=[\"gpu=bdw,slot=10\"]",
+        "vgpu = [ 'gpu=bdw,slot=10', ] # the last comma counts nothing",
+        "vgpu = [\n  # a comment\n  'gpu=bdw,slot=10' ,\n\n]\n",
+        "vgpu = 'gpu=bdw,slot=10'",
+        "memory = 512; vgpu = ['gpu=bdw,slot=10']; vcpus = 2",
+        "vgpu = ['x']\nvgpu = ['gpu=bdw,slot=10']",
+        "# vgpu = ['y']\nvgpu = ['gpu=bdw,slot=10']",
+        "vgpu += ['gpu=bdw,slot=10']",
+        "name = \"vgpu = ['z']\"\nvgpu = ['gpu=bdw,slot=10']",
+        "\tvgpu\t=\t['gpu=bdw,slot=10']\r\n",
     ] {
         assert_eq!(
             atoms(text).as_deref(),
-            Some(&["type=bdw,slot=10".to_owned()][..]),
+            Some(&["gpu=bdw,slot=10".to_owned()][..]),
             "{text}"
         );
     }

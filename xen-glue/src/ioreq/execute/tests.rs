@@ -225,3 +225,67 @@ fn a_handler_may_take_a_run_in_one_go() {
 }
 
 mod runs;
+
+/// Memory that is written through requests, as a protected frame is.
+struct Protected<'a>(&'a VecMemory);
+
+impl IoHandler for Protected<'_> {
+    fn read(&mut self, _kind: IoKind, _addr: u64, _size: u32) -> u64 {
+        ALL_ONES
+    }
+
+    fn write(&mut self, _kind: IoKind, addr: u64, size: u32, value: u64) {
+        let size = usize::try_from(size).unwrap();
+        self.0.write(addr, &value.to_le_bytes()[..size]).unwrap();
+    }
+
+    fn is_memory(&self, _addr: u64, _len: usize) -> bool {
+        true
+    }
+
+    fn write_run(&mut self, addr: u64, _size: u32, data: &[u8]) {
+        self.0.write(addr, data).unwrap();
+    }
+}
+
+proptest! {
+    /// A copy within a protected frame, whichever way the ends overlap.
+    #[test]
+    fn a_copy_onto_itself_is_done_item_by_item(
+        from in 0..64_u64,
+        to in 0..64_u64,
+        size in prop::sample::select(&[1_u32, 2, 4, 8][..]),
+        count in 1..16_u32,
+        df in any::<bool>(),
+    ) {
+        let start = |at: u64| if df { at + u64::from(size * (count - 1)) } else { at };
+        let request = IoRequest {
+            vcpu: 0,
+            kind: IoKind::Copy,
+            addr: start(to),
+            data: start(from),
+            count,
+            size,
+            read: false,
+            df,
+            data_is_ptr: true,
+            vp_eport: Port(0),
+        };
+        let memory = VecMemory::new(1);
+        let mut expected: Vec<u8> = (0..=255).collect();
+        memory.write(0, &expected).unwrap();
+        execute(&request, &mut Protected(&memory), &memory);
+        let size = usize::try_from(size).unwrap();
+        let count = usize::try_from(count).unwrap();
+        for i in 0..count {
+            let i = if df { count - 1 - i } else { i };
+            let at = usize::try_from(from).unwrap() + i * size;
+            let item = expected[at..at + size].to_vec();
+            let at = usize::try_from(to).unwrap() + i * size;
+            expected[at..at + size].copy_from_slice(&item);
+        }
+        let mut found = vec![0; 256];
+        memory.read(0, &mut found).unwrap();
+        prop_assert_eq!(found, expected);
+    }
+}

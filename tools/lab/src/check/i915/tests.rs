@@ -28,6 +28,7 @@ LAB both-exit/gem_exec_store@basic 0 1 2
 
 const DOM0: &str = "\
 LAB xen-version 4.17.7
+LAB inspect/g1-probe-status 0
 LAB= inspect/g1-probe
 LAB+ inspect/g1-probe {
 LAB+ inspect/g1-probe  \"counters\": { \"mmio_exits\": 4711 }
@@ -47,7 +48,7 @@ LAB+ save-log WARN domain 1 has a vGPU, and this vgpud cannot save or migrate a 
 
 fn facts(dom0: &str, g1: &str) -> Facts {
     let mut igt = String::new();
-    for line in igt::list(true).lines() {
+    for line in igt::list(Form::Short, &[""; 0]).lines() {
         let mut words = line.split(' ');
         let (name, subtest) = (words.next().unwrap(), words.next().unwrap());
         igt.push_str(&format!("LAB igt-exit/{name}@{subtest} 0 1 2\n"));
@@ -63,7 +64,7 @@ fn facts(dom0: &str, g1: &str) -> Facts {
 
 #[test]
 fn a_good_run_passes_and_has_every_key() {
-    let verdict = judge(&facts(DOM0, GUEST), true);
+    let verdict = judge(&facts(DOM0, GUEST), Form::Short);
     assert_eq!(verdict.failures, [""; 0]);
     let result = verdict.result;
     assert_eq!(result["vgpu_detected"], true);
@@ -136,14 +137,14 @@ fn each_fault_is_named() {
         ),
         (
             "LAB wedged 0",
-            "LAB wedged 0\nLAB igt-exit/gem_sync@idle 124 1 2",
-            "igt: gem_sync: FAIL: idle: timed out",
+            "LAB wedged 0\nLAB igt-exit/gem_sync@idle@rcs0 124 1 2",
+            "igt: gem_sync: FAIL: idle@rcs0: timed out",
         ),
     ];
     for (from, to, expected) in cases {
         assert!(GUEST.contains(from), "{from}");
         // Appended after the passing facts, so the last one counts.
-        let verdict = judge(&facts(DOM0, &GUEST.replace(from, to)), true);
+        let verdict = judge(&facts(DOM0, &GUEST.replace(from, to)), Form::Short);
         assert_eq!(verdict.failures.len(), 1, "{:?}", verdict.failures);
         assert!(
             verdict.failures[0].starts_with(expected),
@@ -190,7 +191,7 @@ fn each_fault_in_dom0_is_named() {
     ];
     for (from, to, expected) in cases {
         assert!(DOM0.contains(from), "{from}");
-        let verdict = judge(&facts(&DOM0.replace(from, to), GUEST), true);
+        let verdict = judge(&facts(&DOM0.replace(from, to), GUEST), Form::Short);
         assert_eq!(verdict.failures.len(), 1, "{:?}", verdict.failures);
         assert!(
             verdict.failures[0].starts_with(expected),

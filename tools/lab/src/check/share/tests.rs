@@ -5,7 +5,7 @@ fn inspect(name: &str, json: &Value) -> String {
         .lines()
         .map(|l| format!("LAB+ inspect/{name} {l}\n"))
         .collect();
-    format!("LAB= inspect/{name}\n{lines}")
+    format!("LAB inspect/{name}-status 0\nLAB= inspect/{name}\n{lines}")
 }
 
 /// The GPU with two vGPUs that were busy for so many seconds.
@@ -37,7 +37,11 @@ fn dom0(busy: [f64; 2]) -> String {
     [
         "LAB engine bcs0\nLAB weight/g1 100\nLAB weight/g2 300\n",
         "LAB snapshot/before 100.0 100.4\nLAB snapshot/after 120.0 120.4\n",
-        "LAB guest-gone/g1 yes\nLAB guest-gone/g2 yes\nLAB vgpu-dm-left 0\nLAB vgpud-alive yes\n",
+        "LAB kept weight=250,cap=50\nLAB vgpud-exit 0\n",
+        "LAB set-status 0\nLAB+ set domain 1: weight=250,cap=50,slice=1\n",
+        "LAB top-status 0\nLAB+ top ENGINE  BUSY%\nLAB+ top bcs0 99\nLAB+ top NAME WAIT99\n",
+        "LAB again-status 0\nLAB+ again 3  running slot=10,weight=250,cap=50\n",
+        "LAB guest-gone/g1 yes\nLAB guest-gone/g2 yes\nLAB guest-gone/g3 yes\nLAB vgpu-dm-left 0\nLAB vgpud-alive yes\n",
         &inspect("g1-probe", &json!({ "scheduler": { "id": 4 } })),
         &inspect("g2-probe", &json!({ "scheduler": { "id": 6 } })),
         &inspect("gpu-before", &gpu([2.0, 1.0], 100)),
@@ -53,7 +57,7 @@ fn verdict(dom0: &str, g1: &str, g2: &str) -> Verdict {
     };
     facts.add_guest("g1", Report::parse(g1));
     facts.add_guest("g2", Report::parse(g2));
-    judge(&facts, false)
+    judge(&facts, Form::Full)
 }
 
 #[test]
@@ -106,6 +110,40 @@ fn each_way_to_fall_short_is_named() {
         failures(good, "dm-left 0", "dm-left 1"),
         ["teardown: 1 vgpu-dm processes left"]
     );
+    assert_eq!(
+        failures(
+            good,
+            "LAB inspect/gpu-after-status 0\n",
+            "LAB inspect/gpu-after-status 1\nLAB+ inspect/gpu-after-said vgpud: gone\n"
+        ),
+        ["gpu_time_ratio: inspect/gpu-after: vgpuctl ended with 1: vgpud: gone"]
+    );
+    for (from, to, why) in [
+        (
+            "set-status 0",
+            "set-status 124",
+            "set: vgpuctl gave no answer in time: ",
+        ),
+        ("LAB+ top ENGINE", "LAB+ top", "top: no \"ENGINE\" in "),
+        (
+            "vgpud-exit 0",
+            "vgpud-exit 143",
+            "vgpud ended with Some(\"143\")",
+        ),
+        (
+            "again 3  running slot=10,weight=250",
+            "again 3",
+            "again: no \"weight=250,cap=50\"",
+        ),
+        ("LAB kept", "LAB lost", "was not tried"),
+    ] {
+        let failures = failures(good, from, to);
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert!(
+            failures[0].starts_with(&format!("set_and_kept: {why}")),
+            "{failures:?}"
+        );
+    }
     let bad = g1.replace("\"mismatches\":0", "\"mismatches\":1");
     assert_eq!(
         verdict(&dom0(good), &bad, &g2).failures,
@@ -136,7 +174,13 @@ fn an_idle_guest_is_no_ratio() {
 #[test]
 fn a_run_that_reported_nothing_fails_every_check() {
     let failures = verdict("", "", "").failures;
-    for key in ["gpu_time_ratio", "mismatches", "i915_errors", "teardown"] {
+    for key in [
+        "gpu_time_ratio",
+        "set_and_kept",
+        "mismatches",
+        "i915_errors",
+        "teardown",
+    ] {
         assert!(failures.iter().any(|f| f.starts_with(key)), "{key}");
     }
 }

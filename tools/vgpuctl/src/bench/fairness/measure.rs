@@ -56,9 +56,10 @@ impl Effort {
 }
 
 /// A host on whose engines time is not the CPUs'.
-pub fn host(run_limit: Option<Duration>) -> anyhow::Result<SimHost> {
+pub fn host(run_limit: Option<Duration>, reads_all: bool) -> anyhow::Result<SimHost> {
     SimHost::start(SimHostConfig {
         run_limit,
+        reads_all,
         command_cost_ns: COMMAND_NS,
         blit_cost_ns_per_kib: BLIT_NS_PER_KIB,
         ..SimHostConfig::default()
@@ -155,7 +156,8 @@ fn undisturbed(
 ) -> anyhow::Result<(Figures, u64)> {
     // Only what never ends needs a limit.
     let limit = (mischief == Some(Mischief::Spins)).then_some(effort.run_limit);
-    let (alone, crowded) = (host(None)?, host(limit)?);
+    let reads_all = mischief == Some(Mischief::FloodsUnbounded);
+    let (alone, crowded) = (host(None, false)?, host(limit, reads_all)?);
     let (mut rounds, mut times) = (Rounds::default(), 0);
     Crowd::with(&alone, std::slice::from_ref(&plan.one), kind, |one| {
         Crowd::with(&crowded, &plan.all, kind, |all| {
@@ -176,7 +178,7 @@ fn undisturbed(
 
 /// What one of many does while the others are idle, by what one alone does.
 pub fn idle_neighbours(idle: u32, effort: &Effort) -> anyhow::Result<Spread> {
-    let (alone, crowded) = (host(None)?, host(None)?);
+    let (alone, crowded) = (host(None, false)?, host(None, false)?);
     let load = [Load::steady()];
     let kind = SimGuestConfig::default();
     let mut ratios = Vec::new();

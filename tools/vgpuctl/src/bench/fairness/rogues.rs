@@ -11,6 +11,9 @@ use vgpu_ring::Event;
 const ID: u64 = 40_000;
 /// How often a rogue looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(5);
+/// When a full ring is tried again, as vgpu-dm does. A process that spins
+/// costs what it costs, with a ring or without.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// What it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub enum Mischief {
     Spins,
     /// Fills its submit ring as fast as it is emptied.
     Floods,
+    /// The same, of a vgpud that reads all it finds.
+    FloodsUnbounded,
     /// Submits a batch that never ends, and dies while it runs.
     Dies,
 }
@@ -29,7 +34,7 @@ impl Mischief {
     pub const fn does(self) -> &'static str {
         match self {
             Self::Spins => "spins",
-            Self::Floods => "floods its ring",
+            Self::Floods | Self::FloodsUnbounded => "floods its ring",
             Self::Dies => "dies on the engine",
         }
     }
@@ -41,7 +46,7 @@ pub fn run(host: &SimHost, mischief: Mischief, stop: &AtomicBool) -> anyhow::Res
     let mut rogue = Rogue::start(host, ID, Engine::Bcs)?;
     let times = match mischief {
         Mischief::Spins => spin(&mut rogue, stop)?,
-        Mischief::Floods => flood(&mut rogue, stop)?,
+        Mischief::Floods | Mischief::FloodsUnbounded => flood(&mut rogue, stop)?,
         Mischief::Dies => {
             rogue.spin()?;
             let bcs = Engine::Bcs.index();
@@ -82,7 +87,7 @@ fn flood(rogue: &mut Rogue, stop: &AtomicBool) -> anyhow::Result<u64> {
     let mut answers = 0;
     while !stop.load(Relaxed) && rogue.failure().is_none() {
         if rogue.ping(64)? > 0 {
-            std::thread::yield_now();
+            std::thread::sleep(RETRY);
         }
         while rogue.event(Duration::ZERO)?.is_some() {
             answers += 1;

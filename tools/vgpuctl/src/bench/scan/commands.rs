@@ -46,6 +46,16 @@ pub fn ring(bytes: usize) -> Vec<u32> {
 /// A privileged batch of about so many bytes: state as in i915's golden
 /// context (Linux `gt/gen8_renderstate.c`), registers, stores.
 pub fn privileged(bytes: usize) -> Vec<u32> {
+    // MI_STORE_DATA_IMM into the global table.
+    state(bytes, &[0x1040_0002, MAPPED, 0, 7])
+}
+
+/// The same for a batch without privilege, with stores through its own tables.
+pub fn user(bytes: usize) -> Vec<u32> {
+    state(bytes, &[0x1000_0002, MAPPED, 0, 7])
+}
+
+fn state(bytes: usize, store: &[u32]) -> Vec<u32> {
     let mut batch = Batch::new();
     let mut piece = Batch::new();
     piece
@@ -55,7 +65,7 @@ pub fn privileged(bytes: usize) -> Vec<u32> {
         .raw(&[0x7815_0009, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
         .raw(&[0x7814_0000, 0])
         .load_registers(&[(0x2600, 1), (0x2604, 2)])
-        .raw(&[0x1040_0002, MAPPED, 0, 7])
+        .raw(store)
         .raw(&[PIPE_CONTROL, CS_STALL, 0, 0, 0, 0]);
     let piece = piece.finish();
     for _ in 0..bytes / 4 / piece.len() {

@@ -1,0 +1,134 @@
+# A guest whose GPU is at work, every result checked, is saved and restored,
+# migrated to this same host again and again, and stopped half-way. Beside it
+# the same guest without a vGPU, for what a migration costs anyway.
+
+boot_limit=300
+[ "$LAB_SHORT" = 1 ] && rounds=2 || rounds=10
+[ "$LAB_SHORT" = 1 ] && plain_rounds=1 || plain_rounds=3
+# Requests are short: a driver that is suspended gives its GPU half a second to
+# become idle.
+work="--engine all --passes 2 --buffers 2 --contexts 2 --cells 64"
+receiver="exec xl migrate-receive"
+
+# The guest's console goes on in one file, though the domain is called
+# NAME--incoming while it comes.
+for name in g1 plain; do
+    ln -sf "guest-$name.log" "/var/log/xen/console/guest-$name--incoming.log"
+done
+
+# here NAME: notes the domain it is now.
+here() { xl domid "$1" >"/run/domid-$1" 2>/dev/null; }
+
+# status NAME TAG: how vgpud sees its migration.
+status() {
+    [ "$LAB_DEVICE" = 1 ] && [ "$1" = g1 ] || return 0
+    timeout 30 vgpuctl migrate-status "$(cat "/run/domid-$1")" --json >"/results/status-$2.json" 2>&1
+    block "status/$2" "/results/status-$2.json"
+}
+
+# alive NAME TAG: the guest runs, wherever it is, and how long it stood still.
+alive() {
+    here "$1"
+    guest_do "$1" 120 gap max "$2"
+    status "$1" "$2"
+}
+
+# migrate NAME TAG [RECEIVER]
+migrate() {
+    name=$1
+    stage "xl migrate $1: $2"
+    start=$(uptime_now)
+    timeout 240 xl migrate -s '' "$1" "${3:-$receiver}" >"/results/xl-migrate-$2.txt" 2>&1
+    fact "migrate-exit/$2" $?
+    fact "migrate-seconds/$2" "$(since "$start")"
+    alive "$1" "$2"
+}
+
+# save_restore NAME TAG
+save_restore() {
+    stage "xl save $1"
+    start=$(uptime_now)
+    timeout 240 xl save "$1" "/tmp/$1.save" >"/results/xl-save-$2.txt" 2>&1
+    fact "save-exit/$2" $?
+    fact "save-seconds/$2" "$(since "$start")"
+    stage "xl restore $1"
+    start=$(uptime_now)
+    timeout 240 xl restore "/tmp/$1.save" >"/results/xl-restore-$2.txt" 2>&1
+    fact "restore-exit/$2" $?
+    fact "restore-seconds/$2" "$(since "$start")"
+    rm -f "/tmp/$1.save"
+    alive "$1" "$2"
+}
+
+# aborted NAME TAG [RECEIVER]: a migration that comes to nothing; the guest goes
+# on where it is.
+aborted() {
+    migrate "$@"
+    # What a receiver left that was killed.
+    xl destroy "$1--incoming" >/dev/null 2>&1
+    fact "domains/$2" "$(xenstore-list /local/domain | wc -l)"
+}
+
+guest_config plain ""
+[ "$LAB_DEVICE" = 1 ] && vgpu='vgpu = ["type=bdw,slot=10"]'
+guest_config g1 "" "$vgpu"
+
+stage "xl create plain, without a vGPU"
+guest_create plain
+guest_ready plain $boot_limit
+guest_do plain 30 gap start
+round=0
+while [ $round -lt $plain_rounds ]; do
+    round=$((round + 1))
+    migrate plain "plain-$round"
+done
+guest_start plain poweroff
+guest_gone plain 60
+
+[ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
+stage "xl create g1"
+guest_create g1
+stage "guest g1 boots"
+guest_ready g1 $boot_limit
+stage "g1: i915 is loaded"
+guest_do g1 300 i915 bind
+stage "g1 works"
+guest_do g1 30 gap start
+# shellcheck disable=SC2086 # the options are words
+guest_do g1 60 work start migrate $work
+guest_wait g1 '^LAB work/migrate .*"verified":[1-9]' 120 "first verified buffer"
+
+save_restore g1 save
+round=0
+while [ $round -lt $rounds ]; do
+    round=$((round + 1))
+    migrate g1 "round-$round"
+done
+
+# Stages at which it can come to nothing: the first, the copying of memory, the
+# guest's stop, the vGPU's state, the target.
+aborts="save"
+[ "$LAB_SHORT" = 1 ] || aborts="begin stop save killed no-vgpud"
+for abort in $aborts; do
+    case $abort in
+    begin | stop | save)
+        [ "$LAB_DEVICE" = 1 ] && vgpuctl migrate-fail "$(cat /run/domid-g1)" "$abort"
+        aborted g1 "abort-$abort"
+        ;;
+    killed) aborted g1 abort-killed "exec timeout -s KILL 8 xl migrate-receive" ;;
+    no-vgpud) aborted g1 abort-no-vgpud "VGPU_SOCKET=/nowhere exec xl migrate-receive" ;;
+    esac
+done
+fact aborts "$aborts"
+stage "g1 once more, after all that"
+migrate g1 "after-aborts"
+
+stage "g1 stops"
+guest_do g1 60 work stop migrate
+guest_wait g1 '^LAB work-exit/migrate ' 120 "end of gpu-work"
+guest_do g1 120 i915 complaints
+
+stage "g1 goes"
+guest_start g1 poweroff
+guest_gone g1 60
+daemons_end

@@ -1,0 +1,148 @@
+//! The scenario `migrate`: a guest at work that is saved, restored, migrated.
+
+use serde_json::{Map, Value, json};
+
+use super::Verdict;
+use super::work::Work;
+use super::{i915, teardown};
+use crate::facts::{Facts, Report};
+use crate::scenario::Form;
+
+/// Migrations of the guest with a vGPU, in the full form and the short.
+const ROUNDS: (usize, usize) = (10, 2);
+/// Of the one without.
+const PLAIN_ROUNDS: (usize, usize) = (3, 1);
+/// The migration after those that were made to fail.
+const AFTER: &str = "after-aborts";
+
+/// The downtime of `tag` by the guest's own clock, milliseconds. What the
+/// guest reports of a gap begins with the clock that counts suspension.
+fn downtime(guest: &Report, tag: &str) -> Option<f64> {
+    let line = guest.get(&format!("gap/{tag}"))?;
+    line.split(' ').next()?.parse().ok()
+}
+
+/// Whether `what` of `tag` ended with 0.
+fn exit_wrong(dom0: &Report, what: &str, tag: &str) -> Option<String> {
+    match dom0.get(&format!("{what}-exit/{tag}")) {
+        Some("0") => None,
+        Some(status) => Some(format!("{tag}: xl {what} ended with {status}")),
+        None => Some(format!("{tag}: xl {what} was not run")),
+    }
+}
+
+/// What is wrong with a migration that had to come to nothing: the guest is
+/// where it was, alone, and runs.
+fn abort_wrong(dom0: &Report, guest: &Report, tag: &str) -> Option<String> {
+    match dom0.get(&format!("migrate-exit/{tag}")) {
+        None => return Some(format!("{tag}: xl migrate was not run")),
+        Some("0") => return Some(format!("{tag}: xl migrate ended with 0")),
+        Some("124") => return Some(format!("{tag}: xl migrate did not end")),
+        Some(_) => {}
+    }
+    // Domain 0 and the guest.
+    match dom0.get(&format!("domains/{tag}")) {
+        Some("2") => {}
+        domains => return Some(format!("{tag}: {domains:?} domains are left, not 2")),
+    }
+    let ran = guest.get(&format!("gap/{tag}")).is_some();
+    (!ran).then(|| format!("{tag}: the guest does not run any more"))
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// Judges the run.
+pub fn judge(facts: &Facts, form: Form) -> Verdict {
+    let dom0 = &facts.dom0;
+    let mut failures = Vec::new();
+    let of = |counts: (usize, usize)| {
+        if form == Form::Short {
+            counts.1
+        } else {
+            counts.0
+        }
+    };
+    let tags = |prefix: &str, count: usize| -> Vec<String> {
+        (1..=count).map(|n| format!("{prefix}-{n}")).collect()
+    };
+    let rounds = tags("round", of(ROUNDS));
+    let plain = tags("plain", of(PLAIN_ROUNDS));
+    for what in ["save", "restore"] {
+        failures.extend(exit_wrong(dom0, what, "save"));
+    }
+    for tag in rounds.iter().chain(&plain) {
+        failures.extend(exit_wrong(dom0, "migrate", tag));
+    }
+    failures.extend(exit_wrong(dom0, "migrate", AFTER));
+    let guest = facts.guest("g1");
+    let aborts: Vec<String> = dom0
+        .get("aborts")
+        .unwrap_or("")
+        .split_whitespace()
+        .map(|a| format!("abort-{a}"))
+        .collect();
+    if aborts.is_empty() {
+        failures.push("aborted: no migration was".into());
+    }
+    for tag in &aborts {
+        failures.extend(abort_wrong(dom0, &guest, tag));
+    }
+    let times = |guest: &Report, tags: &[String]| -> Vec<f64> {
+        tags.iter().filter_map(|tag| downtime(guest, tag)).collect()
+    };
+    let ours = times(&guest, &rounds);
+    let without = times(&facts.guest("plain"), &plain);
+    for (times, tags) in [(&ours, &rounds), (&without, &plain)] {
+        if times.len() != tags.len() {
+            failures.push(format!(
+                "downtime_ms: {} of {} were told",
+                times.len(),
+                tags.len()
+            ));
+        }
+    }
+    let ratio = median(&ours).zip(median(&without)).map(|(a, b)| a / b);
+    let done = (rounds.iter())
+        .filter(|tag| exit_wrong(dom0, "migrate", tag).is_none())
+        .count();
+    let work = Work::of(&guest, "migrate");
+    if let Some(why) = &work.wrong {
+        failures.push(format!("mismatches: {why}"));
+    }
+    match i915::errors(&guest).as_deref() {
+        None => failures.push("i915_errors: no kernel log".into()),
+        Some([]) => {}
+        Some([first, ..]) => failures.push(format!("i915_errors: {first}")),
+    }
+    failures.extend(teardown::wrong(dom0, &["g1", "plain"]));
+    let mut statuses = Map::new();
+    let tags = rounds.iter().chain(&aborts).map(String::as_str);
+    for tag in ["save", AFTER].into_iter().chain(tags) {
+        let lines = dom0.block(&format!("status/{tag}"));
+        if let Ok(status) = serde_json::from_str::<Value>(&lines.join("\n")) {
+            statuses.insert(tag.to_owned(), status);
+        }
+    }
+    Verdict {
+        result: json!({
+            "round_trips": done,
+            "mismatches": work.mismatches,
+            "mismatch": work.mismatch,
+            "buffers_verified": work.verified,
+            "gpu_resets": work.resets,
+            "downtime_ms": ours,
+            "downtime_ms_no_vgpu": without,
+            "downtime_ms_save": downtime(&guest, "save"),
+            "ratio": ratio,
+            "aborted": aborts,
+            "migrations": Value::Object(statuses),
+        }),
+        details: None,
+        files: Vec::new(),
+        failures,
+    }
+}

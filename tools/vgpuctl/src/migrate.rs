@@ -1,0 +1,201 @@
+//! `vgpuctl migrate-status`: how a guest's migration goes.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use vgpu_control::{ClientRequest, Migration, Phase, Step};
+
+use crate::daemon::Daemon;
+
+/// Shows how a guest's migration goes, or went: pages, how long the guest is
+/// expected to stand still, and what it waited for.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The guest.
+    domid: u16,
+
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// One line that is kept up to date, until the guest is gone.
+    #[arg(long, conflicts_with = "json")]
+    follow: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Makes a guest's next migration fail at a step, to see what becomes of the
+/// guest then.
+#[derive(clap::Args)]
+pub struct FailArgs {
+    /// The guest.
+    domid: u16,
+
+    /// The step.
+    at: At,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum At {
+    /// Before the first page is copied.
+    Begin,
+    /// When the guest stands still.
+    Stop,
+    /// When the vGPU's state is written.
+    Save,
+}
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Runs `migrate-status`.
+///
+/// # Errors
+/// When vgpud does not answer, or the domain has no vGPU.
+pub fn status(args: &Args) -> anyhow::Result<()> {
+    let ask = || -> anyhow::Result<Migration> {
+        let domid = args.domid;
+        args.daemon.ask(&ClientRequest::MigrateStatus { domid })
+    };
+    let now = ask()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&now)?);
+        return Ok(());
+    }
+    let mut out = std::io::stdout();
+    if !args.follow {
+        writeln!(out, "{}", line(&now))?;
+        return Ok(());
+    }
+    // On a terminal the line replaces the one before.
+    let (begin, end) = if out.is_terminal() {
+        ("\r\x1b[K", "")
+    } else {
+        ("", "\n")
+    };
+    let mut shown = now;
+    write!(out, "{begin}{}{end}", line(&shown))?;
+    out.flush()?;
+    while let Ok(now) = ask() {
+        if now != shown {
+            shown = now;
+            write!(out, "{begin}{}{end}", line(&shown))?;
+            out.flush()?;
+        }
+        std::thread::sleep(EVERY);
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+/// Runs `migrate-fail`.
+///
+/// # Errors
+/// When vgpud does not answer, or the domain has no vGPU.
+pub fn fail(args: &FailArgs) -> anyhow::Result<()> {
+    let at = match args.at {
+        At::Begin => Step::Begin,
+        At::Stop => Step::Stop,
+        At::Save => Step::Save,
+    };
+    let domid = args.domid;
+    let _: serde_json::Value = args
+        .daemon
+        .ask(&ClientRequest::FailMigration { domid, at })?;
+    Ok(())
+}
+
+fn line(migration: &Migration) -> String {
+    let phase = match migration.phase {
+        Phase::None => return "no migration".into(),
+        Phase::Copying => "copying",
+        Phase::Stopped => "stopped",
+        Phase::Saved => "saved",
+        Phase::GivenUp => "given up, the guest goes on",
+        Phase::Restored => "restored",
+        Phase::Arrived => "arrived",
+    };
+    let mut line = phase.to_owned();
+    // Writing to a string does not fail.
+    let mut add = |text: std::fmt::Arguments<'_>| {
+        let _ = line.write_fmt(text);
+    };
+    let pages = migration.copying;
+    if migration.rounds > 0 {
+        add(format_args!(
+            ", {} looks, GPU pages: {} could have changed, {} verified, {} sent again",
+            migration.rounds, pages.candidate, pages.verified, pages.named
+        ));
+    }
+    if let Some(rate) = migration.send_rate {
+        add(format_args!(", {} MiB/s", rate >> 20));
+    }
+    if let Some(predicted) = migration.predicted_ms {
+        add(format_args!(
+            ", {predicted:.0} ms of downtime expected, {:.0} allowed",
+            migration.limit_ms
+        ));
+    }
+    if !migration.downtime.is_empty() {
+        let total: f64 = migration.downtime.iter().map(|(_, ms)| ms).sum();
+        let parts = migration.downtime.iter();
+        let parts: Vec<String> = parts
+            .map(|(cause, ms)| format!("{} {ms:.1}", cause.name()))
+            .collect();
+        add(format_args!(
+            ", stopped for {total:.0} ms: {}",
+            parts.join(", ")
+        ));
+    }
+    if let Some(failure) = &migration.failure {
+        add(format_args!("; {failure}"));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_control::{Cause, Pages};
+
+    use super::*;
+
+    #[test]
+    fn one_line_tells_how_it_goes() {
+        assert_eq!(line(&Migration::default()), "no migration");
+        let migration = Migration {
+            phase: Phase::Copying,
+            rounds: 3,
+            copying: Pages {
+                candidate: 900,
+                verified: 500,
+                named: 70,
+            },
+            send_rate: Some(100 << 20),
+            predicted_ms: Some(61.7),
+            limit_ms: 500.0,
+            ..Migration::default()
+        };
+        assert_eq!(
+            line(&migration),
+            "copying, 3 looks, GPU pages: 900 could have changed, 500 verified, 70 sent again, \
+             100 MiB/s, 62 ms of downtime expected, 500 allowed"
+        );
+        let migration = Migration {
+            phase: Phase::GivenUp,
+            downtime: vec![(Cause::Drain, 1.5), (Cause::NamePages, 0.25)],
+            failure: Some("no room".into()),
+            ..Migration::default()
+        };
+        assert_eq!(
+            line(&migration),
+            "given up, the guest goes on, stopped for 2 ms: drain 1.5, name pages 0.2; no room"
+        );
+    }
+}
