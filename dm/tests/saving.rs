@@ -295,7 +295,7 @@ fn it_holds_still_behind_all_that_was_said() {
     guest.server.go_on();
     guest.domain.resume();
     let mut asked = guest.vgpud.end();
-    asked.retain(|r| *r != Request::InvalidateMemory);
+    asked.retain(|r| matches!(r, Request::Submit { .. }));
     assert!(
         matches!(asked[..], [Request::Submit { seq: 0, .. }]),
         "{asked:?}"
@@ -358,7 +358,8 @@ fn a_device_is_restored_as_configured_or_not_at_all() {
     assert!(matches!(server.table(), TableState::Ram { gfn, .. } if gfn == TABLE >> 12));
     server.hold_still(LIMIT).unwrap();
     // The list in flight, and nothing else that vgpud has already.
-    let asked = vgpud.end();
+    let mut asked = vgpud.end();
+    asked.retain(|r| matches!(r, Request::Submit { .. }));
     assert!(
         matches!(asked[..], [Request::Submit { seq: 1, .. }]),
         "{asked:?}"

@@ -131,9 +131,11 @@ impl<'a, S: Site> Auditor<'a, S> {
         self.starts_certain = false;
     }
 
-    /// What is audited comes behind the rest of a batch without privilege.
-    pub fn goes_on_in_user_batch(&mut self) {
+    /// What is audited comes behind the rest of batches without privilege,
+    /// which go on at these addresses.
+    pub fn goes_on_in_user_batches(&mut self, at: impl IntoIterator<Item = u64>) {
         self.effects.user_batch();
+        self.user_batches.extend(at);
     }
 
     /// What was audited since the last call does to registers.

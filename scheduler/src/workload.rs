@@ -172,8 +172,8 @@ pub fn prepare(
     if shadow.unaudited || resumed.is_some() {
         auditor.may_be_predicated();
     }
-    if in_batch.is_some() {
-        auditor.goes_on_in_user_batch();
+    if let Some(place) = in_batch {
+        auditor.goes_on_in_user_batches(place.addresses());
     }
     auditor.ring(&mut words, ring.head, ring.size)?;
     let in_ring = auditor.take_effects();

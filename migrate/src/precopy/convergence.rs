@@ -47,7 +47,7 @@ impl Convergence {
         if predicted < self.best.saturating_sub(self.best / 10) {
             self.best = predicted;
             self.stale = 0;
-            return false;
+            return self.rounds >= MOST;
         }
         self.stale += 1;
         let slow = elapsed.saturating_sub(self.first) > self.first / 2;

@@ -11,7 +11,7 @@ use gen8::ring;
 use crate::bits::{index, join};
 use crate::memory::Space;
 use crate::pattern::{Colours, Data, Mono, Pattern};
-use crate::raster::{Job, Source};
+use crate::raster::{COPY_SOURCE, Job, Source};
 use crate::stream::{Stop, Streamer, address, operand};
 use crate::surface::{Surface, Tiling};
 
@@ -161,6 +161,10 @@ impl Streamer {
                 let job = self.xy_job(packet, inline_pattern(packet, 10)?)?;
                 with_mono(packet, job, Data::Memory(address_bytes(packet, 6)?), 8)?
             }
+            op::XY_FAST_COPY_BLT => match fast_copy(packet)? {
+                Some(job) => job,
+                None => return Ok(()),
+            },
             op::COLOR_BLT => {
                 let mut job = linear_job(packet)?;
                 job.pattern = Pattern::Solid(operand(packet, 5)?);
@@ -337,6 +341,45 @@ impl Setup {
             transparent: self.br13 & transparent != 0,
         }
     }
+}
+
+/// XY_FAST_COPY_BLT: a copy without masks, raster operation or clipping.
+/// `None` for tiles other than X and Y, which nobody here makes.
+fn fast_copy(packet: &[u32]) -> Result<Option<Job<'static>>, Stop> {
+    let dw0 = operand(packet, 0)?;
+    let dw1 = operand(packet, 1)?;
+    let tiles = |shift: u32, yf: u32| match (dw0 >> shift & 3, dw1 & yf != 0) {
+        (0, _) => Some((false, false)),
+        (1, _) => Some((true, false)),
+        (2, false) => Some((true, true)),
+        _ => None,
+    };
+    let (Some(to), Some(from), Some(pixel)) = (
+        tiles(blt::FAST_DST_TILING, blt::FAST_DST_YF),
+        tiles(blt::FAST_SRC_TILING, blt::FAST_SRC_YF),
+        blt::fast_pixel_bytes(dw1),
+    ) else {
+        return Ok(None);
+    };
+    let at = operand(packet, 6)?;
+    let source = surface(
+        address_bytes(packet, 8)?,
+        operand(packet, 7)?,
+        from.0,
+        from.1,
+    );
+    let area = Clip::from_corners(operand(packet, 2)?, operand(packet, 3)?);
+    Ok(Some(Job {
+        destination: surface(address_bytes(packet, 4)?, dw1, to.0, to.1),
+        area,
+        corner: (area.left, area.top),
+        clipped: false,
+        pixel,
+        rop: COPY_SOURCE,
+        mask: [0xff; 4],
+        pattern: Pattern::Solid(0),
+        source: Source::Surface(source, half(at, 0), half(at, 16)),
+    }))
 }
 
 fn surface(base: u64, pitch: u32, tiled: bool, y: bool) -> Surface {

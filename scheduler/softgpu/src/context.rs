@@ -113,8 +113,8 @@ impl Streamer {
         let now = core.timestamp().wrapping_add(1).max(1);
         self.unit().loaded_at.store(now, Relaxed);
 
-        core.registers.reset_context_registers(e);
         if restore {
+            core.registers.reset_context_registers(e);
             self.load_private(&image);
             self.load_batches(&image);
         }

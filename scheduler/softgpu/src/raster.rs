@@ -64,7 +64,7 @@ const fn reads_source(rop: u8) -> bool {
     (rop ^ (rop >> 2)) & 0x33 != 0
 }
 
-const COPY_SOURCE: u8 = 0xcc;
+pub(crate) const COPY_SOURCE: u8 = 0xcc;
 const COPY_PATTERN: u8 = 0xf0;
 
 /// A row being drawn.

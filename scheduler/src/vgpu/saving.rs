@@ -111,9 +111,9 @@ impl SchedulerV1 {
 
 impl Vgpu {
     /// Stops giving the GPU work, takes back what has not begun, and waits,
-    /// `limit` or little longer, for what runs to end or to yield. On return nothing of the guest is at
-    /// the GPU, and events of all that ended are on their way. Requests are
-    /// still taken; what they submit waits.
+    /// `limit` or little longer, for what runs to end or to yield. On return
+    /// nothing of the guest is at the GPU, and events of all that ended are on
+    /// their way. Requests are still taken; what they submit waits.
     ///
     /// # Errors
     /// [`StillRuns`]; the vGPU goes on as if nothing had been.

@@ -28,6 +28,12 @@ pub struct Interrupted {
 const THERE: u64 = 1;
 
 impl InBatch {
+    /// Where batches go on.
+    pub(super) fn addresses(self) -> impl Iterator<Item = u64> {
+        let both = [self.first, self.second].into_iter();
+        both.filter(|a| a & THERE != 0).map(|a| a & !3)
+    }
+
     /// Names the place in an image, without privilege whatever it says.
     pub(super) fn name(self, image: &mut Image) {
         let mut put = |low, high, state, address: u64| {

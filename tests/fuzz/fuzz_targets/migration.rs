@@ -8,7 +8,7 @@ use std::sync::Arc;
 use guest_memory::VecMemory;
 use vgpu_device::{Device, DeviceV1};
 use vgpu_migrate::connection::receive;
-use vgpu_migrate::stream::{Before, Header, Known, Name, Section, Stream, StreamError, Writer};
+use vgpu_migrate::stream::{Before, Header, Known, Name, Section, Stream, Writer};
 use vgpu_migrate::stream::{find, read_section};
 use vgpu_sched::saved::{PackedTable, Saved};
 use vgpu_sched::vgpu::SchedulerV1;
@@ -92,7 +92,7 @@ fn vgpu(data: &[u8]) {
 /// What the sections of this vgpud hold, each by itself.
 fn bodies(data: &[u8]) {
     if let Ok(scheduler) = serde_json::from_slice::<SchedulerV1>(data)
-        && let Err(error) = scheduler.check()
+        && let Err(error) = scheduler.check(&gen8::platform::BDW)
     {
         one_line(&error);
     }

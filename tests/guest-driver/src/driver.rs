@@ -111,6 +111,12 @@ impl<P: Platform> Driver<P> {
         })
     }
 
+    /// Writes a register of the device, as workarounds and tables are set
+    /// after the probe.
+    pub fn write_register(&mut self, offset: u32, value: u32) {
+        self.gpu.write(offset.into(), value);
+    }
+
     /// Submits random work on `engine` if one of its contexts has a free
     /// buffer; whether it did.
     ///

@@ -65,11 +65,6 @@ fi
 
 igt_tests
 
-stage "xl save g1, which is refused"
-xl save g1 /run/g1.save >/results/xl-save-g1.txt 2>&1
-fact save-exit $?
-rm -f /run/g1.save
-
 stage "xl create g2, beside g1"
 guest_create g2
 stage "guest g2 boots"
@@ -93,5 +88,4 @@ guest_start g2 poweroff
 guest_gone g1 60
 guest_gone g2 60
 
-[ "$LAB_DEVICE" = 1 ] && block save-log /results/vgpud.log
 daemons_end

@@ -23,9 +23,6 @@ use crate::{SimHost, Witness};
 /// The PCI slot of every simulated guest's GPU.
 const SLOT: u8 = 0x10;
 
-/// The GPU of every simulated host.
-pub(crate) const GPU: &str = "bdw";
-
 /// What can be chosen about a guest.
 #[derive(Clone, Debug)]
 pub struct SimGuestConfig {
@@ -160,7 +157,7 @@ impl SimGuest {
         let table = TableFrames::create(&*xen.open_domain_memory()?, &*privcmd, domain.id())?;
         let device: Option<DeviceV1> = match saved {
             Some(saved) => {
-                saved.fits(GPU)?;
+                saved.fits(host.platform().name)?;
                 saved.table.unpack(|index, entry| table.store(index, entry));
                 Some(serde_json::from_slice(&saved.device).context("the saved device")?)
             }

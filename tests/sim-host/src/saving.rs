@@ -8,7 +8,6 @@ use vgpu_sched::vgpu::Drained;
 use xen_glue::{Hypervisor, PARKING_GFN, TableFrames};
 
 use crate::SimGuest;
-use crate::guest::GPU;
 
 /// How long a device model may take to hold still.
 const STILL: Duration = Duration::from_secs(20);
@@ -86,9 +85,10 @@ impl SimGuest {
     /// When the device cannot be made into JSON.
     pub fn save(&self) -> anyhow::Result<Saved> {
         let table = self.link.table();
+        let device = self.server.save();
         Ok(Saved {
-            host: HostV1::new(GPU),
-            device: serde_json::to_vec(&self.server.save())?,
+            host: HostV1::new(device.config.gpu.name),
+            device: serde_json::to_vec(&device)?,
             scheduler: self.link.handle().save(),
             table: PackedTable::pack(|index| table.load(index)),
         })

@@ -141,10 +141,10 @@ fn a_host_without_memory_leaves_the_domain_as_it_was() {
     let id = host.domain.id();
     let many = Extent {
         first_gfn: 0x20_0000,
-        frames: 7000,
+        frames: 64_000,
     };
-    host.memory.set_maximum_reservation(id, 9000).unwrap();
-    assert_eq!(host.memory.populate(id, many).unwrap(), 7000);
+    host.memory.set_maximum_reservation(id, 67_000).unwrap();
+    assert_eq!(host.memory.populate(id, many).unwrap(), 64_000);
     let error = host.table().unwrap_err();
     assert!(
         matches!(error, TableError::TooFew { got, .. } if got > 0 && got < TABLE_FRAMES),

@@ -4,5 +4,6 @@ mod accesses;
 mod aperture;
 mod display;
 mod engines;
+mod kaby_lake;
 mod registers_doc;
 mod rig;

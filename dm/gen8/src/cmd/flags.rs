@@ -232,6 +232,29 @@ pub mod blt {
     pub const fn rop(br13: u32) -> u8 {
         br13.to_le_bytes()[2]
     }
+    /// XY_FAST_COPY_BLT, dword 0: how the source is arranged, from this bit
+    /// on; 0 linear, 1 X tiles, 2 Y tiles, 3 Ys tiles
+    /// (igt `lib/intel_reg.h`: `XY_FAST_COPY_SRC_TILING_*`).
+    pub const FAST_SRC_TILING: u32 = 20;
+    /// The same of the destination.
+    pub const FAST_DST_TILING: u32 = 13;
+    /// XY_FAST_COPY_BLT, dword 1: the source's Y tiles are Yf tiles.
+    pub const FAST_SRC_YF: u32 = 1 << 31;
+    /// The same of the destination.
+    pub const FAST_DST_YF: u32 = 1 << 30;
+    /// XY_FAST_COPY_BLT, dword 1: bytes of a pixel; `None` for a depth that
+    /// is none (igt `lib/intel_reg.h`: `XY_FAST_COPY_COLOR_DEPTH_*`).
+    #[must_use]
+    pub const fn fast_pixel_bytes(dw1: u32) -> Option<u32> {
+        match (dw1 >> 24) & 7 {
+            0 => Some(1),
+            1 => Some(2),
+            3 => Some(4),
+            4 => Some(8),
+            5 => Some(16),
+            _ => None,
+        }
+    }
     /// BCS_SWCTRL: a tiled source is Y-tiled.
     pub const SWCTRL_SRC_Y: u32 = 1 << 0;
     /// BCS_SWCTRL: a tiled destination is Y-tiled.

@@ -184,6 +184,13 @@ pub(super) static KBL: &[Register] = &[
         8,
         "Linux intel_dram.c:skl_dram_get_channels_info",
     ),
+    // Its microcontroller is in reset and stays there: nobody loads firmware.
+    fixed(
+        "GUC_STATUS",
+        at(0xc000),
+        1 << 0,
+        "Linux gt/uc/intel_uc.c:__intel_uc_reset_hw",
+    ),
     plain("MCR_SELECTOR", at(0xfdc), 0, GT_LIST),
     plain("GAM_ECOCHK", at(0x4090), 0, GT_LIST),
     plain("MMCD_MISC_CTRL", at(0x4ddc), 0, GT_LIST),

@@ -8,6 +8,7 @@ use gen8::cmd::blt_op as op;
 use gen8::{Engine, ring};
 use gpu_bus::Gpu;
 use proptest::prelude::*;
+use softgpu::Config;
 
 const E: Engine = Engine::Bcs;
 const CODE: u64 = 0x10_0000;
@@ -159,7 +160,10 @@ struct Bench {
 }
 
 fn bench() -> Bench {
-    let mut r = Rig::new();
+    bench_on(Rig::new())
+}
+
+fn bench_on(mut r: Rig) -> Bench {
     let c = r.context(E, 1);
     let code = r.map_fresh(CODE, 2)[0];
     // Physically backwards, so that nothing works by adjacency.
@@ -223,6 +227,50 @@ impl Bench {
                 "{blit:?}: byte {at:#x} is {:#x}, not {:#x}",
                 got[at], want[at]
             );
+        }
+    }
+}
+
+/// XY_FAST_COPY_BLT, which Kaby Lake has and Broadwell has not.
+#[test]
+fn fast_copies_keep_every_pixel() {
+    let mut b = bench_on(Rig::with(Config {
+        platform: &gen8::platform::KBL,
+        ..Config::default()
+    }));
+    let kinds = [Tiling::Linear, Tiling::X, Tiling::Y];
+    let all = kinds.into_iter().flat_map(|s| kinds.map(|d| (s, d)));
+    for (seed, (from, to)) in (1..).zip(all) {
+        for (depth, bytes) in [(0, 1), (1, 2), (3, 4), (4, 8), (5, 16)] {
+            let at = |page, tiling| Surface {
+                page,
+                pitch: 1024,
+                tiling,
+            };
+            let (src, dst) = (at(32, from), at(0, to));
+            let code = |t: Tiling| match t {
+                Tiling::Linear => 0,
+                Tiling::X => 1,
+                Tiling::Y => 2,
+            };
+            let mut packet = vec![
+                2 << 29 | op::XY_FAST_COPY_BLT << 22 | code(from) << 20 | code(to) << 13 | 8,
+                depth << 24 | dst.pitch_field(),
+                corner(3, 5),
+                corner(3 + 40, 5 + 33),
+            ];
+            packet.extend(halves(CANVAS));
+            packet.extend([corner(7, 2), src.pitch_field()]);
+            packet.extend(halves(CANVAS + 32 * 4096));
+            let old = b.fill(seed);
+            b.run(&packet);
+            let mut want = old.clone();
+            for y in 0..33 {
+                for x in 0..40 * bytes {
+                    want[dst.at(3 * bytes + x, 5 + y)] = old[src.at(7 * bytes + x, 2 + y)];
+                }
+            }
+            assert!(b.canvas() == want, "{from:?} to {to:?}, {bytes} bytes");
         }
     }
 }

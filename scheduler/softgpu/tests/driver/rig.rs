@@ -103,17 +103,23 @@ pub fn desc(events: &[(u32, u32)]) -> Vec<u32> {
 
 impl Rig {
     pub fn new() -> Self {
-        Self::with_command_cost(0)
+        Self::with(Config::default())
     }
 
     pub fn with_command_cost(command_cost_ns: u32) -> Self {
+        Self::with(Config {
+            command_cost_ns,
+            ..Config::default()
+        })
+    }
+
+    pub fn with(config: Config) -> Self {
         let ram = Arc::new(Ram(Mutex::new(vec![0; RAM])));
         let line = Arc::new(Line::default());
         let log = Arc::new(WriteLog::new());
         let config = Config {
             write_log: Some(log.clone()),
-            command_cost_ns,
-            ..Config::default()
+            ..config
         };
         let gpu = SoftGpu::new(config, ram.clone(), line.clone());
         let mut rig = Self {

@@ -41,9 +41,6 @@ LAB guest-gone/g1 yes
 LAB guest-gone/g2 yes
 LAB vgpu-dm-left 0
 LAB vgpud-alive yes
-LAB save-exit 1
-LAB= save-log
-LAB+ save-log WARN domain 1 has a vGPU, and this vgpud cannot save or migrate a vGPU
 ";
 
 fn facts(dom0: &str, g1: &str) -> Facts {
@@ -176,16 +173,6 @@ fn each_fault_in_dom0_is_named() {
             "vgpud-alive yes",
             "vgpud-alive no",
             "teardown: vgpud did not live",
-        ),
-        (
-            "save-exit 1",
-            "save-exit 0",
-            "save_refused: xl save did not fail",
-        ),
-        (
-            "cannot save or",
-            "will save or",
-            "save_refused: xl save did not fail",
         ),
         ("4711", "0", "probe_mmio_exits: vgpuctl counted no exit"),
     ];

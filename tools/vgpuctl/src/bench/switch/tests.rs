@@ -39,9 +39,9 @@ fn every_figure_is_there_and_the_aims_are_met() {
             let best = &modes["delta_image"];
             let fewer = best["fewer"].as_f64().unwrap();
             assert!(fewer >= aim, "{generation} {pair}: {fewer}");
-            // On Gen9 i915 opens L3SQCREG4 to batches that nobody looks at;
-            // nothing else must be read.
-            let forced = if generation == "gen9" { 1.0 } else { 0.0 };
+            // On Gen9 i915 opens L3SQCREG4 and CTX_PREEMPT to batches that nobody
+            // holds to what they were; nothing else must be read.
+            let forced = if generation == "gen9" { 2.0 } else { 0.0 };
             assert_eq!(best["reads"], forced);
             let full = &modes["full"];
             assert!(full["reads"].as_f64().unwrap() > 100.0);
