@@ -48,6 +48,8 @@ pub const CALLS: &[Call] = &[
     call(libc::SYS_writev, ALL, Only::Any),
     call(libc::SYS_poll, ALL, Only::Any),
     call(libc::SYS_ppoll, ALL, Only::Any),
+    call(libc::SYS_epoll_create1, ALL, Only::Any),
+    call(libc::SYS_epoll_ctl, ALL, Only::Any),
     call(libc::SYS_epoll_wait, ALL, Only::Any),
     call(libc::SYS_epoll_pwait, ALL, Only::Any),
     call(libc::SYS_close, ALL, Only::Any),
