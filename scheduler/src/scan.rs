@@ -302,10 +302,14 @@ impl Pass<'_> {
         while self.bytes.len() < dwords * 4 {
             let have = self.bytes.len() / 4;
             let from = place(address, have);
+            // The rest of the page is needed as a rule; of the next one only
+            // what belongs to the last command.
             let most = if have == 0 {
                 FIRST.max(dwords)
-            } else {
+            } else if have < to_page_end(address) {
                 usize::MAX
+            } else {
+                dwords - have
             };
             let n = to_page_end(from).min(most);
             if n > self.left {

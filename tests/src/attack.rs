@@ -119,8 +119,9 @@ impl Attack {
             line.clone(),
         );
         let config = Config {
-            // The intruder gives up long before.
-            run_limit: Duration::from_secs(5),
+            // The intruder gives up long before, and on a busy machine the
+            // honest may take a while.
+            run_limit: Duration::from_secs(600),
             ..Config::default()
         };
         let scheduler = Scheduler::start(&config, gpu.clone(), dma, line).unwrap();

@@ -25,7 +25,7 @@ use super::platform::Vgpu;
 const TABLE: Duration = Duration::from_secs(8);
 
 /// How long a device model may take to hold still.
-const STILL: Duration = Duration::from_secs(1);
+const STILL: Duration = Duration::from_secs(5);
 
 /// How far a save is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

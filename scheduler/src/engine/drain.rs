@@ -15,7 +15,7 @@ pub struct Runs {
 }
 
 /// How long what runs may take to yield, once it is to.
-const YIELD: Duration = Duration::from_millis(100);
+const YIELD: Duration = Duration::from_millis(250);
 
 /// Whether anything of a vGPU is at the engine, or goes back there.
 fn owns(state: &State, vgpu: u64) -> bool {

@@ -16,3 +16,4 @@ mod storm;
 mod stuck;
 mod switches;
 mod two_guests;
+mod written;

@@ -1,6 +1,7 @@
 //! What a scan says of a batch against what the GPU does with it.
 
 use gen8::cmd::{GEN8, mi_op};
+use gen8::platform::BDW;
 use gen8::{Engine, ring};
 use guest_memory::GuestMemory;
 use proptest::prelude::*;
@@ -150,12 +151,8 @@ fn what_passes_needs_no_privilege() {
             dwords: 1 << 20,
             places: 1 << 12,
         };
-        let report = Scanner::new(&gen8::platform::BDW, ScanMode::Note, limits).scan(
-            engine,
-            &[],
-            &space,
-            &[CODE],
-        );
+        let scanner = Scanner::new(&BDW, ScanMode::Note, limits);
+        let report = scanner.scan(engine, &[], &space, &[CODE]);
         let counted = || host.gpu.counters().engines[engine.index()].unprivileged;
         let before = counted();
         guest.emit(&mut c, &cmd::batch(CODE));

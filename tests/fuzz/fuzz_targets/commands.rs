@@ -5,7 +5,8 @@
 #![no_main]
 
 use gen8::Engine;
-use gen8::cmd::{GEN8, GEN9, WalkError};
+use gen8::cmd::WalkError;
+use gen8::platform::{PLATFORMS, Platform};
 use libfuzzer_sys::fuzz_target;
 use vgpu_sched::scan::{AddressSpace, ScanLimits, ScanMode, Scanner};
 
@@ -31,12 +32,12 @@ impl AddressSpace for Pages<'_> {
     }
 }
 
-fn scan(engine: Engine, bytes: &[u8]) {
+fn scan(gpu: &'static Platform, engine: Engine, bytes: &[u8]) {
     let limits = ScanLimits {
         dwords: 8192,
         places: 32,
     };
-    let scanner = Scanner::new(ScanMode::Note, limits);
+    let scanner = Scanner::new(gpu, ScanMode::Note, limits);
     let space = Pages(bytes);
     let starts = [0, 4096 - 8, 1 << 40];
     let first = scanner.scan(engine, &[0xb118], &space, &starts);
@@ -62,8 +63,9 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let engine = Engine::ALL[usize::from(first) % Engine::ALL.len()];
-    scan(engine, rest);
-    let table = if first & 0x80 == 0 { &GEN8 } else { &GEN9 };
+    let gpu = PLATFORMS[usize::from(first >> 7)];
+    scan(gpu, engine, rest);
+    let table = gpu.commands;
     let words: Vec<u32> = rest
         .as_chunks()
         .0

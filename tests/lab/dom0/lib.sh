@@ -87,7 +87,7 @@ install_programs() {
 # start_vgpud: our daemon, until it takes connections; sets $vgpud_pid.
 start_vgpud() {
     # shellcheck disable=SC2086 # an option and its value
-    RUST_LOG=${RUST_LOG:-info} vgpud ${LAB_SHADOW:+--shadow $LAB_SHADOW} >>/results/vgpud.log 2>&1 &
+    RUST_LOG=${RUST_LOG:-info} vgpud --gpu "${LAB_GPU:-bdw}" ${LAB_SHADOW:+--shadow $LAB_SHADOW} >>/results/vgpud.log 2>&1 &
     vgpud_pid=$!
     tries=0
     until timeout 5 vgpuctl list >/dev/null 2>&1; do

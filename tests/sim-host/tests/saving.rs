@@ -10,6 +10,7 @@ use guest_memory::Gfn;
 use sim_host::{SharedGuest, SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 use vgpu_dm::TableState;
 use vgpu_migrate::stream::Before;
+use vgpu_sched::ppgtt::{ShadowConfig, ShadowMode};
 use vgpu_sched::saved::Saved;
 
 /// So long that only a hang reaches it.
@@ -69,18 +70,27 @@ fn moved(from: &SimGuest, to: &SimHost, config: &SimGuestConfig) -> SharedGuest 
     SharedGuest(Arc::new(guest.unwrap()))
 }
 
+/// A host whose GPU is slow, and which protects all of its guests' tables.
+fn slow() -> SimHostConfig {
+    SimHostConfig {
+        command_cost_ns: 20_000,
+        shadow: ShadowConfig {
+            mode: ShadowMode::Strict,
+            ..ShadowConfig::default()
+        },
+        ..SimHostConfig::default()
+    }
+}
+
 #[test]
 fn work_goes_on_where_the_guest_does() {
-    let slow = SimHostConfig {
-        command_cost_ns: 20_000,
-        ..SimHostConfig::default()
-    };
+    let slow = slow();
     let hosts = [(); 2].map(|()| SimHost::start(slow.clone()).unwrap());
     let config = SimGuestConfig::default();
     let mut random = Random::new(11);
     let guest = SimGuest::start(&hosts[0], &config).unwrap();
     let mut here = SharedGuest(Arc::new(guest));
-    let mut driver = Driver::start(here.clone(), Frames::new(256, 4096), 3).unwrap();
+    let mut driver = Driver::start_restless(here.clone(), Frames::new(256, 4096), 3).unwrap();
     let mut done = 0;
     let mut put_back = 0;
     let mut interrupted = 0;
@@ -88,6 +98,8 @@ fn work_goes_on_where_the_guest_does() {
     for trip in 1..=9 {
         done += work(&mut driver, &mut random);
         here.0.begin_save().unwrap();
+        // Xen can, as no frame is protected.
+        assert_eq!(here.0.domain().enable_log_dirty(), Ok(()));
         done += work(&mut driver, &mut random);
         // What runs comes to its end, or is taken off in the middle.
         let limit = if trip % 3 == 0 { LIMIT } else { Duration::ZERO };
@@ -101,32 +113,30 @@ fn work_goes_on_where_the_guest_does() {
         here = there;
     }
     done += finish(&mut driver);
+    assert!(here.0.scheduled().tables.protects > 0);
     assert_eq!(here.0.failure(), None);
     assert_eq!(here.0.scheduled().refusals, []);
     let seen = (done, put_back, interrupted, in_flight);
     assert!(
-        done > 50 && put_back > 5 && interrupted > 5 && in_flight > 5,
+        done > 50 && put_back > 2 && interrupted > 2 && in_flight > 2,
         "{seen:?}"
     );
 }
 
 #[test]
 fn a_save_that_comes_to_nothing_leaves_the_guest_at_work() {
-    let slow = SimHostConfig {
-        command_cost_ns: 20_000,
-        ..SimHostConfig::default()
-    };
-    let host = SimHost::start(slow).unwrap();
+    let host = SimHost::start(slow()).unwrap();
     let config = SimGuestConfig::default();
     let mut random = Random::new(5);
     let here = SharedGuest(Arc::new(SimGuest::start(&host, &config).unwrap()));
-    let mut driver = Driver::start(here.clone(), Frames::new(256, 4096), 4).unwrap();
+    let mut driver = Driver::start_restless(here.clone(), Frames::new(256, 4096), 4).unwrap();
     let has = || here.0.domain().current_reservation();
     let before = has();
     let ram = here.0.server().table();
     for round in 0..6 {
         work(&mut driver, &mut random);
         here.0.begin_save().unwrap();
+        assert_eq!(here.0.domain().enable_log_dirty(), Ok(()));
         assert_eq!(
             (has(), here.0.server().table()),
             (before - 2048, TableState::Trapped)
@@ -140,10 +150,12 @@ fn a_save_that_comes_to_nothing_leaves_the_guest_at_work() {
         if round % 3 > 1 {
             let _saved = carried(&here.0.save().unwrap());
         }
+        here.0.domain().disable_log_dirty();
         here.0.go_on().unwrap();
         assert_eq!(has(), before);
     }
     finish(&mut driver);
+    assert!(here.0.scheduled().tables.traps > 0);
     let (TableState::Ram { gfn: was, .. }, TableState::Ram { gfn, .. }) =
         (ram, here.0.server().table())
     else {

@@ -150,8 +150,8 @@ fn a_host_without_memory_leaves_the_domain_as_it_was() {
         matches!(error, TableError::TooFew { got, .. } if got > 0 && got < TABLE_FRAMES),
         "{error}"
     );
-    assert_eq!(host.domain.current_reservation(), 7300);
-    assert_eq!(host.memory.maximum_reservation(id).unwrap(), 9000);
+    assert_eq!(host.domain.current_reservation(), 64_300);
+    assert_eq!(host.memory.maximum_reservation(id).unwrap(), 67_000);
     assert_eq!(host.domain.frame(Gfn(PARKING_GFN)), FrameKind::Hole);
 }
 

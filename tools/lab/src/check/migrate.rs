@@ -146,3 +146,6 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         failures,
     }
 }
+
+#[cfg(test)]
+mod tests;
