@@ -26,4 +26,5 @@ pub use protection::ProtectionState;
 pub use saving::OtherDevice;
 pub use server::{AttachError, Server, ServerConfig, Statistics};
 pub use table::TableState;
+pub use vgpu_confine::Seccomp;
 pub use windows::TableStays;

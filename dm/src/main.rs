@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use gen8::Platform;
+use vgpu_confine::{Confined, Confinement, Role, Seccomp};
 use vgpu_control::{Connection, ControlError, FromDm, MAX_RUNS, StartDm, ToDm};
 use vgpu_device::{Config, DeviceV1, GGTT_MIB};
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{Bells, DeviceBells, DeviceEnd, SharedArea};
-use xen_glue::{DomId, XenHost};
+use xen_glue::{DEVICE_MODEL_REQUESTS, DomId, Handles, XenHost};
 
 /// Serves one guest's virtual GPU. vgpud starts it, with its control socket
 /// as standard input.
@@ -43,10 +44,12 @@ fn main() -> anyhow::Result<()> {
     let control = stdin.as_fd().try_clone_to_owned();
     let control = Connection::from(control.context("standard input")?);
     match attach(&control, &arguments) {
-        Ok(server) => {
+        Ok((server, confined)) => {
+            let server_id = server.id();
             control.send(
                 &FromDm::Attached {
-                    server: server.id(),
+                    server: server_id,
+                    confined,
                 },
                 &[],
             )?;
@@ -65,7 +68,12 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-fn attach(control: &Connection, arguments: &Arguments) -> anyhow::Result<Server> {
+/// Takes the first message, gives up what is not needed, and attaches. Nothing
+/// of the guest's is looked at before.
+fn attach(
+    control: &Connection,
+    arguments: &Arguments,
+) -> anyhow::Result<(Server, Option<Confined>)> {
     let (message, fds) = control
         .recv::<ToDm>()
         .context("waiting for the first message of vgpud on standard input")?;
@@ -74,13 +82,18 @@ fn attach(control: &Connection, arguments: &Arguments) -> anyhow::Result<Server>
     };
     let (end, saved) = descriptors(fds, start.restored)?;
     let config = server_config(&start, arguments)?;
-    let server = match saved {
-        Some(saved) => {
-            let saved = read_device(saved).context("saved device")?;
-            Server::restore(&XenHost, &config, &saved, end)?
-        }
-        None => Server::attach(&XenHost, &config, end)?,
+    let saved = saved.map(read_device).transpose().context("saved device")?;
+    let handles = Handles::open(&XenHost, DomId(start.domid))?;
+    let confined = match start.confine {
+        Some(Confinement { identity, .. }) => Some(vgpu_confine::process(identity)?),
+        None => None,
     };
+    let server = match &saved {
+        Some(saved) => Server::restore(handles, &config, saved, end)?,
+        None => Server::attach(handles, &config, end)?,
+    };
+    // Last: this thread's filter would be that of those it starts, too.
+    vgpu_confine::thread(Role::Control, config.seccomp, &DEVICE_MODEL_REQUESTS)?;
     log::info!(
         "domain {}: {} vGPU in slot {}, {} MiB aperture, {}, page table {}, ioreq server {}",
         start.domid,
@@ -91,7 +104,16 @@ fn attach(control: &Connection, arguments: &Arguments) -> anyhow::Result<Server>
         server.table(),
         server.id()
     );
-    Ok(server)
+    match &confined {
+        Some(Confined { identity, landlock }) => log::info!(
+            "domain {}: uid {}, landlock {landlock}, seccomp {}",
+            start.domid,
+            identity.uid,
+            config.seccomp
+        ),
+        None => log::warn!("domain {}: not confined", start.domid),
+    }
+    Ok((server, confined))
 }
 
 /// Our end of the shared area and the saved device, from the descriptors of
@@ -126,7 +148,6 @@ fn write_device(file: Option<OwnedFd>, device: &DeviceV1) -> anyhow::Result<()> 
 
 fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<ServerConfig> {
     Ok(ServerConfig {
-        domid: DomId(start.domid),
         slot: start.slot,
         table_gfn: start.ggtt_gfn,
         device: Config {
@@ -141,6 +162,7 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
             count_registers: arguments.count_registers,
         },
         spin: Duration::from_micros(arguments.spin_us.into()),
+        seccomp: start.confine.map_or(Seccomp::Off, |c| c.seccomp),
     })
 }
 

@@ -3,16 +3,18 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use guest_memory::{GuestMemory, Recorder, WrittenPages};
 use serde::Serialize;
+use vgpu_confine::{Role, Seccomp};
 use vgpu_device::{Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams};
 use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
 use xen_glue::{
-    DeviceModel, DeviceModelError, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor,
-    HypervisorError, IoreqServer, Privcmd, Sbdf, TableError, TableFrames, VcpuIoreqs,
+    DEVICE_MODEL_REQUESTS, DeviceModel, DeviceModelError, DomId, ForeignMemory,
+    ForeignMemoryConfig, Handles, IoreqServer, Privcmd, Sbdf, TableError, TableFrames, VcpuIoreqs,
     VcpuIoreqsError,
 };
 
@@ -30,8 +32,6 @@ use crate::windows::Windows;
 /// Whom to serve, and with what.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// The guest.
-    pub domid: DomId,
     /// PCI slot on bus 0, 1 to 31.
     pub slot: u8,
     /// Where the guest's page table lies while BAR0 has no address, if it is
@@ -42,6 +42,8 @@ pub struct ServerConfig {
     /// How long a vCPU's thread looks for the next request before it
     /// sleeps, at most.
     pub spin: Duration,
+    /// What a system call leads to that a thread's work does without.
+    pub seccomp: Seccomp,
 }
 
 impl ServerConfig {
@@ -64,9 +66,6 @@ pub enum AttachError {
     /// The saved device is another one than was asked for.
     #[error("saved device: {0}")]
     Other(#[from] OtherDevice),
-    /// The hypervisor's nodes.
-    #[error(transparent)]
-    Hypervisor(#[from] HypervisorError),
     /// An operation on the domain.
     #[error(transparent)]
     Domain(#[from] DeviceModelError),
@@ -81,6 +80,9 @@ pub enum AttachError {
         /// What is wrong.
         source: VcpuIoreqsError,
     },
+    /// A thread keeps more than it needs.
+    #[error(transparent)]
+    Confine(#[from] vgpu_confine::ConfineError),
     /// Descriptors or threads.
     #[error("cannot {what}: {source}")]
     System {
@@ -145,11 +147,11 @@ impl Server {
     /// # Errors
     /// [`AttachError`]; nothing is left in the domain then.
     pub fn attach(
-        hypervisor: &dyn Hypervisor,
+        handles: Handles,
         config: &ServerConfig,
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
-        Self::start(hypervisor, config, end, |seams| {
+        Self::start(handles, config, end, |seams| {
             Ok(Device::new(&config.device, seams)?)
         })
     }
@@ -161,13 +163,13 @@ impl Server {
     /// # Errors
     /// [`AttachError`]; nothing is left in the domain then.
     pub fn restore(
-        hypervisor: &dyn Hypervisor,
+        handles: Handles,
         config: &ServerConfig,
         state: &DeviceV1,
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
         let state = &saving::as_configured(state, &config.device)?;
-        let server = Self::start(hypervisor, config, end, |seams| {
+        let server = Self::start(handles, config, end, |seams| {
             Ok(Device::restore(state, seams)?)
         })?;
         server.device.resubmit();
@@ -175,7 +177,7 @@ impl Server {
     }
 
     fn start(
-        hypervisor: &dyn Hypervisor,
+        handles: Handles,
         config: &ServerConfig,
         end: DeviceEnd,
         make: impl FnOnce(Seams) -> Result<Device, AttachError>,
@@ -189,12 +191,13 @@ impl Server {
             ggtt,
             changes,
         } = end;
-        let privcmd = hypervisor.open_privcmd()?;
-        // A guest that takes this process over reaches no other domain.
-        let restricted = privcmd.restrict(config.domid);
-        restricted.map_err(HypervisorError::from)?;
-        let dm = DeviceModel::new(Arc::clone(&privcmd), config.domid);
-        let vcpus = dm.nr_vcpus()?;
+        let Handles {
+            domid,
+            privcmd,
+            channels,
+        } = handles;
+        let dm = DeviceModel::new(Arc::clone(&privcmd), domid);
+        let vcpus = u32::try_from(channels.len()).unwrap_or(u32::MAX);
         let server = Arc::new(dm.create_ioreq_server()?);
         let page = Arc::new(server.map_page(vcpus)?);
         // The ports in the page are valid only once it is enabled.
@@ -202,17 +205,13 @@ impl Server {
         let mut moving = None;
         let mut frames = None;
         if let Some(gfn) = config.table_gfn {
-            frames = Some(TableFrames::open(&*privcmd, config.domid, gfn)?);
+            frames = Some(TableFrames::open(&*privcmd, domid, gfn)?);
             moving = Some(MovingTable::new(dm.clone(), gfn));
         }
         let table = Arc::new(GuestTable::new(ggtt, frames));
         let windows = Arc::new(Windows::new(Arc::clone(&server), moving));
         let cache = ForeignMemoryConfig::default();
-        let memory = Arc::new(ForeignMemory::new(
-            Arc::clone(&privcmd),
-            config.domid,
-            cache,
-        ));
+        let memory = Arc::new(ForeignMemory::new(Arc::clone(&privcmd), domid, cache));
         let written = Arc::new(WrittenPages::default());
         let recorder: Arc<dyn GuestMemory> =
             Arc::new(Recorder::new(memory.clone(), Arc::clone(&written)));
@@ -238,7 +237,7 @@ impl Server {
             device,
             server,
             function: Sbdf::slot(config.slot),
-            domid: config.domid,
+            domid,
             privcmd,
             memory,
             protection,
@@ -253,13 +252,10 @@ impl Server {
             stop_bell: EventBell::new().map_err(system("make a doorbell"))?,
             threads: Vec::new(),
         };
-        for vcpu in 0..vcpus {
-            let channels = hypervisor.open_event_channels()?;
-            let restricted = channels.restrict(config.domid);
-            restricted.map_err(HypervisorError::from)?;
-            let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, config.domid)
+        for (vcpu, channels) in (0..).zip(channels) {
+            let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
-            this.start_vcpu(ioreqs, config.spin)?;
+            this.start_vcpu(ioreqs, config)?;
         }
         let events = EventLoop {
             device: Arc::clone(&this.device),
@@ -270,13 +266,15 @@ impl Server {
             pause: Arc::clone(&this.pause),
             stop: Arc::clone(&this.stop),
         };
-        this.spawn("events".into(), move || events.run())?;
+        this.spawn("events".into(), (Role::Events, config.seccomp), move || {
+            events.run();
+        })?;
         // Last: from now on the guest finds the device.
         this.server.map_pci(this.function)?;
         Ok(this)
     }
 
-    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, spin: Duration) -> Result<(), AttachError> {
+    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, config: &ServerConfig) -> Result<(), AttachError> {
         let name = format!("vcpu{}", ioreqs.vcpu());
         let bell = self.stop_bell.try_clone();
         let vcpu = VcpuLoop {
@@ -285,23 +283,38 @@ impl Server {
             protection: Arc::clone(&self.protection),
             function: self.function,
             outside: None,
-            spin: Spin::new(spin),
+            spin: Spin::new(config.spin),
             answered: Instant::now(),
             counts: Arc::clone(&self.counts),
             stop: Arc::clone(&self.stop),
             bell: bell.map_err(system("share a doorbell"))?,
         };
-        self.spawn(name, move || vcpu.run())
+        self.spawn(name, (Role::Vcpu, config.seccomp), move || vcpu.run())
     }
 
     fn spawn(
         &mut self,
         name: String,
+        (role, seccomp): (Role, Seccomp),
         run: impl FnOnce() + Send + 'static,
     ) -> Result<(), AttachError> {
+        let (tell, hear) = sync_channel(1);
+        let run = move || {
+            // It has heard nothing of the guest's yet.
+            let confined = vgpu_confine::thread(role, seccomp, &DEVICE_MODEL_REQUESTS);
+            let go_on = confined.is_ok();
+            // Whoever starts it waits for that.
+            let _ = tell.send(confined);
+            if go_on {
+                run();
+            }
+        };
         let thread = thread::Builder::new().name(name).spawn(run);
         self.threads.push(thread.map_err(system("start a thread"))?);
-        Ok(())
+        match hear.recv() {
+            Ok(confined) => Ok(confined?),
+            Err(_) => Err(system("start a thread")(io::ErrorKind::BrokenPipe.into())),
+        }
     }
 
     /// The number of the ioreq server. It outlives this process in Xen, so

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, SharedArea};
-use xen_glue::{Hypervisor, PARKING_GFN, Sbdf, TableFrames};
+use xen_glue::{Handles, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 const SLOT: u8 = 16;
 const REGISTERS: u64 = 0xf000_0000;
@@ -42,13 +42,18 @@ impl Guest {
         let bells = Bells::new().unwrap();
         let vgpud = area.daemon_end(bells.try_clone().unwrap());
         let config = ServerConfig {
-            domid: domain.id(),
             slot: SLOT,
             table_gfn: Some(PARKING_GFN),
             device: Config::default(),
             spin: Duration::from_micros(200),
+            seccomp: vgpu_dm::Seccomp::Off,
         };
-        let server = Server::attach(&xen, &config, area.device_end(bells)).unwrap();
+        let server = Server::attach(
+            Handles::open(&xen, domain.id()).unwrap(),
+            &config,
+            area.device_end(bells),
+        )
+        .unwrap();
         let vcpu = domain.vcpu(0).unwrap();
         let guest = Self {
             server,

@@ -25,6 +25,7 @@ fn message(mode: &str) -> ToDm {
         aperture_mib: 256,
         mode: mode.to_owned(),
         ggtt_gfn: None,
+        confine: None,
         restored: false,
     })
 }

@@ -36,13 +36,18 @@ impl Guest {
         let bells = Bells::new().unwrap();
         let vgpud = area.daemon_end(bells.try_clone().unwrap());
         let config = ServerConfig {
-            domid: domain.id(),
             slot: SLOT,
             table_gfn: None,
             device: Config::default(),
             spin: Duration::from_micros(20),
+            seccomp: vgpu_dm::Seccomp::Off,
         };
-        let server = Server::attach(&xen, &config, area.device_end(bells)).unwrap();
+        let server = Server::attach(
+            xen_glue::Handles::open(&xen, domain.id()).unwrap(),
+            &config,
+            area.device_end(bells),
+        )
+        .unwrap();
         let vcpus: Vec<_> = (0..vcpus).map(|n| domain.vcpu(n).unwrap()).collect();
         let hole = MmioHole {
             low: 0xd000_0000..=0xfbff_ffff,

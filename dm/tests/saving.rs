@@ -14,7 +14,7 @@ use vgpu_ring::{
     AreaConfig, AreaWords, Bells, Consumer, DeviceEnd, Event, EventBell, GgttTable, Producer,
     Request, SharedArea,
 };
-use xen_glue::{DomId, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
+use xen_glue::{Handles, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 const SLOT: u8 = 16;
 const REGISTERS: u64 = 0xe000_0000;
@@ -75,9 +75,8 @@ struct Guest {
     domain: Domain,
 }
 
-fn config(domid: DomId) -> ServerConfig {
+fn config() -> ServerConfig {
     ServerConfig {
-        domid,
         slot: SLOT,
         table_gfn: Some(PARKING_GFN),
         device: Config {
@@ -85,6 +84,7 @@ fn config(domid: DomId) -> ServerConfig {
             ..Config::default()
         },
         spin: Duration::from_micros(20),
+        seccomp: vgpu_dm::Seccomp::Off,
     }
 }
 
@@ -115,7 +115,8 @@ impl Guest {
         let domain = xen.create_domain(DomainConfig::default()).unwrap();
         drop(create_table(&xen, &domain));
         let (end, requests, events, shared) = ends();
-        let server = Server::attach(&xen, &config(domain.id()), end).unwrap();
+        let server =
+            Server::attach(Handles::open(&xen, domain.id()).unwrap(), &config(), end).unwrap();
         let guest = Self {
             xen,
             server,
@@ -325,10 +326,15 @@ fn a_device_is_restored_as_configured_or_not_at_all() {
     table.store(1, 0x1001);
     let restore = |config: &ServerConfig, saved: &DeviceV1| {
         let (end, requests, events, _) = ends();
-        let server = Server::restore(&xen, config, saved, end)?;
+        let server = Server::restore(
+            Handles::open(&xen, domain.id()).unwrap(),
+            config,
+            saved,
+            end,
+        )?;
         Ok::<_, AttachError>((server, Vgpud::start(requests, events, Vec::new())))
     };
-    let mut other = config(domain.id());
+    let mut other = config();
     other.device.aperture_mib = 256;
     let refused = restore(&other, &saved).err().unwrap().to_string();
     assert_eq!(
@@ -337,17 +343,14 @@ fn a_device_is_restored_as_configured_or_not_at_all() {
     );
     let mut bad = saved.clone();
     bad.engines.engines.pop();
-    let refused = restore(&config(domain.id()), &bad)
-        .err()
-        .unwrap()
-        .to_string();
+    let refused = restore(&config(), &bad).err().unwrap().to_string();
     assert_eq!(
         refused,
         "saved device: saved state has 3 engines, allowed: 4"
     );
     assert_eq!(domain.ioreq_servers(), 0);
 
-    let (server, vgpud) = restore(&config(domain.id()), &saved).unwrap();
+    let (server, vgpud) = restore(&config(), &saved).unwrap();
     let vcpu = domain.vcpu(0).unwrap();
     // The table is where BAR0 is, and RAM.
     assert_eq!(vcpu.mmio_read(TABLE + 8, 8).unwrap(), 0x1001);

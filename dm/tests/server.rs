@@ -8,7 +8,7 @@ use gen8::{Engine, irq, ring};
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, Event, Request, SharedArea};
-use xen_glue::{DomId, Sbdf};
+use xen_glue::{DomId, Handles, Sbdf};
 
 const SLOT: u8 = 16;
 /// So long that only a hang reaches it.
@@ -23,13 +23,13 @@ struct Guest {
     aperture: u64,
 }
 
-fn config(domid: DomId) -> ServerConfig {
+fn config() -> ServerConfig {
     ServerConfig {
-        domid,
         slot: SLOT,
         table_gfn: None,
         device: Config::default(),
         spin: Duration::from_micros(20),
+        seccomp: vgpu_dm::Seccomp::Off,
     }
 }
 
@@ -58,7 +58,8 @@ impl Guest {
             })
             .unwrap();
         let (vgpud, end) = area_of(rings);
-        let server = Server::attach(&xen, &config(domain.id()), end).unwrap();
+        let server =
+            Server::attach(Handles::open(&xen, domain.id()).unwrap(), &config(), end).unwrap();
         let vcpu = domain.vcpu(0).unwrap();
         let hole = MmioHole {
             low: 0xd000_0000..=0xfbff_ffff,
@@ -321,15 +322,16 @@ fn what_cannot_be_attached_to_is_named() {
     let xen = FakeXen::new();
     let domain = xen.create_domain(DomainConfig::default()).unwrap();
     let attach = |config: &ServerConfig| {
-        let failed = Server::attach(&xen, config, area().1).err();
+        let handles = Handles::open(&xen, domain.id()).unwrap();
+        let failed = Server::attach(handles, config, area().1).err();
         failed.map(|e| e.to_string()).unwrap_or_default()
     };
-    let no_domain = attach(&config(DomId(77)));
+    let no_domain = Handles::open(&xen, DomId(77)).err().unwrap().to_string();
     assert!(no_domain.contains("domain 77"), "{no_domain}");
-    let mut bad = config(domain.id());
+    let mut bad = config();
     bad.slot = 32;
     assert_eq!(attach(&bad), "slot is 32, allowed: 1 to 31");
-    bad = config(domain.id());
+    bad = config();
     bad.device.aperture_mib = 3;
     assert!(attach(&bad).starts_with("aperture is 3 MiB"));
     assert_eq!(domain.ioreq_servers(), 0);
@@ -344,7 +346,13 @@ fn a_saved_device_goes_on_in_another_server() {
     let xen = FakeXen::new();
     let domain = xen.create_domain(DomainConfig::default()).unwrap();
     let (_vgpud, end) = area();
-    let server = Server::restore(&xen, &config(domain.id()), &state, end).unwrap();
+    let server = Server::restore(
+        Handles::open(&xen, domain.id()).unwrap(),
+        &config(),
+        &state,
+        end,
+    )
+    .unwrap();
     let vcpu = domain.vcpu(0).unwrap();
     let value = vcpu.mmio_read(guest.registers + 0x10_0000, 4).unwrap();
     assert_eq!(value, 0x1234);

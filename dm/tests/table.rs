@@ -8,7 +8,7 @@ use guest_memory::Gfn;
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig, TableState};
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, DeviceEnd, SharedArea};
-use xen_glue::{DomId, Hypervisor, PARKING_GFN, Privcmd, Sbdf, TableFrames};
+use xen_glue::{Handles, Hypervisor, PARKING_GFN, Privcmd, Sbdf, TableFrames};
 
 const SLOT: u8 = 16;
 const COMMAND: u8 = 4;
@@ -32,13 +32,13 @@ fn area() -> (DaemonEnd, DeviceEnd) {
     (daemon, area.device_end(bells))
 }
 
-fn config(domid: DomId) -> ServerConfig {
+fn config() -> ServerConfig {
     ServerConfig {
-        domid,
         slot: SLOT,
         table_gfn: Some(PARKING_GFN),
         device: Config::default(),
         spin: Duration::from_micros(20),
+        seccomp: vgpu_dm::Seccomp::Off,
     }
 }
 
@@ -51,7 +51,8 @@ impl Guest {
         let table = TableFrames::create(&*memory, &*privcmd, domain.id()).unwrap();
         let (vgpud, end) = area();
         Self {
-            server: Server::attach(&xen, &config(domain.id()), end).unwrap(),
+            server: Server::attach(Handles::open(&xen, domain.id()).unwrap(), &config(), end)
+                .unwrap(),
             vcpu: domain.vcpu(0).unwrap(),
             table,
             _vgpud: vgpud,
@@ -241,7 +242,12 @@ fn a_table_that_cannot_move_is_trapped_with_the_same_entries() {
 fn a_table_that_is_not_there_is_an_error() {
     let xen = FakeXen::new();
     let domain = xen.create_domain(DomainConfig::default()).unwrap();
-    let failed = Server::attach(&xen, &config(domain.id()), area().1).err();
+    let failed = Server::attach(
+        Handles::open(&xen, domain.id()).unwrap(),
+        &config(),
+        area().1,
+    )
+    .err();
     let text = failed.map(|e| e.to_string()).unwrap_or_default();
     assert!(text.contains("frame 0xfd000 of domain 1"), "{text}");
     assert_eq!(domain.ioreq_servers(), 0);

@@ -29,6 +29,6 @@ mod translate;
 mod worker;
 mod xen;
 
-pub use dm::DmCommand;
+pub use dm::{Confine, DmCommand};
 pub use server::{Daemon, Limits};
 pub use xen::XenPlatform;

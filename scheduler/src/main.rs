@@ -12,12 +12,13 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use vgpu_config::Gpu;
+use vgpu_confine::Seccomp;
 use vgpu_sched::ppgtt::ShadowMode;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
-use crate::daemon::{Daemon, DmCommand, Limits, XenPlatform};
+use crate::daemon::{Confine, Daemon, DmCommand, Limits, XenPlatform};
 
 /// Owns the GPU of this host and serves it to guests.
 #[derive(Parser)]
@@ -56,11 +57,26 @@ struct Args {
     #[arg(long, default_value_t, value_name = "MODE")]
     switch_mode: SwitchMode,
 
+    /// A device model's user id is this and its guest's number: of nobody else,
+    /// so that device models cannot reach each other.
+    #[arg(long, default_value_t = 1_900_000_000, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..=0x7fff_0000))]
+    dm_uid_base: u32,
+
+    /// What a system call of a device model leads to that its work does without:
+    /// kill, log (a line in the kernel's log, for finding out), off.
+    #[arg(long, default_value_t, value_name = "ACTION")]
+    dm_seccomp: Seccomp,
+
+    /// Let device models keep root's rights.
+    #[arg(long)]
+    unconfined: bool,
+
     /// How guests' page tables are followed: strict, each write to one
     /// trapped; lazy, each compared at submissions; adaptive, each whichever
     /// way is cheaper. Where Xen cannot trap writes, it is lazy.
     #[arg(long, default_value_t, value_name = "MODE")]
     shadow: ShadowMode,
+
     /// What is done about batches that guests' users submit: off, note or refuse.
     /// Noting names what has no place in them to whoever inspects the vGPU;
     /// refusing stops the context. No safety rests on either.
@@ -115,6 +131,15 @@ fn run(args: Args) -> anyhow::Result<()> {
             .context("cannot find this program's directory")?
             .with_file_name("vgpu-dm"),
     };
+    let mut dm = DmCommand::new(dm);
+    if args.unconfined {
+        log::warn!("device models run as root");
+    } else {
+        dm = dm.confined(Confine {
+            uid_base: args.dm_uid_base,
+            seccomp: args.dm_seccomp,
+        });
+    }
     let config = Config {
         run_limit: Duration::from_secs(args.run_limit),
         switch_mode: args.switch_mode,
@@ -129,7 +154,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let daemon = Daemon::start(
         &args.socket,
         &args.state_dir,
-        DmCommand::new(dm),
+        dm,
         limits,
         Arc::new(platform),
     )?;

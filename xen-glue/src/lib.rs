@@ -12,6 +12,7 @@ mod device_model;
 mod evtchn;
 mod foreign;
 mod grants;
+mod handles;
 mod hypercall;
 mod hypervisor;
 mod ioreq;
@@ -29,6 +30,7 @@ pub use foreign::{ForeignMemory, ForeignMemoryConfig, ForeignMemoryStats};
 pub use grants::{
     GrantAllocator, GrantError, GrantMapper, GrantMapping, GrantRef, GrantedPages, UnmapNotify,
 };
+pub use handles::{DEVICE_MODEL_REQUESTS, Handles, HandlesError};
 pub use hypercall::{DomainMemory, Hypercall, HypercallError};
 pub use hypervisor::{DomId, Hypervisor, HypervisorError, XenHost};
 pub use ioreq::{

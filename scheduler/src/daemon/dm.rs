@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
+use vgpu_confine::{Confined, Confinement, Identity, Seccomp};
 use vgpu_control::{Connection, FromDm, StartDm, ToDm};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
@@ -24,6 +25,16 @@ pub struct DmCommand {
     program: PathBuf,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    confine: Option<Confine>,
+}
+
+/// How device models are confined.
+#[derive(Clone, Copy, Debug)]
+pub struct Confine {
+    /// The uid, and gid, of a device model is this and its guest's number.
+    pub uid_base: u32,
+    /// What a forbidden system call leads to.
+    pub seccomp: Seccomp,
 }
 
 impl DmCommand {
@@ -34,7 +45,25 @@ impl DmCommand {
             program,
             args: Vec::new(),
             env: Vec::new(),
+            confine: None,
         }
+    }
+
+    /// Confined.
+    pub fn confined(mut self, confine: Confine) -> Self {
+        self.confine = Some(confine);
+        self
+    }
+
+    /// How a guest's device model is confined.
+    pub fn confinement(&self, domid: u16) -> Option<Confinement> {
+        self.confine.map(|confine| {
+            let id = confine.uid_base + u32::from(domid);
+            Confinement {
+                identity: Identity { uid: id, gid: id },
+                seccomp: confine.seccomp,
+            }
+        })
     }
 
     /// With arguments and environment, for a test's stand-in.
@@ -63,6 +92,7 @@ pub struct DmProcess {
     pidfd: OwnedFd,
     talk: Mutex<Talk>,
     server: u16,
+    confined: Option<Confined>,
 }
 
 impl DmProcess {
@@ -86,7 +116,7 @@ impl DmProcess {
             .spawn()
             .with_context(|| format!("cannot run {}", command.program.display()))?;
         match Self::handshake(&child, &ours, start, fds, limit) {
-            Ok((pidfd, server)) => Ok(Self {
+            Ok((pidfd, (server, confined))) => Ok(Self {
                 pid: Pid::from_child(&child).as_raw_nonzero().get(),
                 child: Mutex::new(child),
                 pidfd,
@@ -95,6 +125,7 @@ impl DmProcess {
                     owed: 0,
                 }),
                 server,
+                confined,
             }),
             Err(e) => {
                 // It fails only when the process is gone already.
@@ -114,18 +145,18 @@ impl DmProcess {
         start: StartDm,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
-    ) -> anyhow::Result<(OwnedFd, u16)> {
+    ) -> anyhow::Result<(OwnedFd, (u16, Option<Confined>))> {
         let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())
             .context("cannot watch the device model")?;
         connection.set_limit(Some(limit))?;
         connection.send(&ToDm::Start(start), fds)?;
-        let server = match connection.recv()?.0 {
-            FromDm::Attached { server } => server,
+        let attached = match connection.recv()?.0 {
+            FromDm::Attached { server, confined } => (server, confined),
             FromDm::Failed(reason) => bail!(reason),
             _ => bail!("it answered what nobody asked"),
         };
         connection.set_limit(Some(LIMIT))?;
-        Ok((pidfd, server))
+        Ok((pidfd, attached))
     }
 
     /// Its process id.
@@ -141,6 +172,11 @@ impl DmProcess {
     /// The id of its ioreq server.
     pub fn server(&self) -> u16 {
         self.server
+    }
+
+    /// What it gave up, if it was told to.
+    pub fn confined(&self) -> Option<&Confined> {
+        self.confined.as_ref()
     }
 
     /// The device, for people and tools.

@@ -113,6 +113,7 @@ impl Guest {
         let device = device.context("no memory for the device's state")?;
         let start = StartDm {
             restored: restored.is_some(),
+            confine: command.confinement(domid),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
         };
         let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
@@ -285,6 +286,7 @@ impl Guest {
                 "vgpu-dm": entry.dm_pid,
                 "ioreq_server": self.dm.server(),
             },
+            "confined": self.dm.confined(),
             "rings": {
                 "requests": entry.requests,
                 "events": self.fate.sent(),

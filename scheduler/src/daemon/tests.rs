@@ -71,7 +71,13 @@ fn fake_dm() {
             return;
         }
         _ => connection
-            .send(&FromDm::Attached { server: 3 }, &[])
+            .send(
+                &FromDm::Attached {
+                    server: 3,
+                    confined: None,
+                },
+                &[],
+            )
             .unwrap(),
     }
     end.ggtt.store(7, 0x1234_5001);

@@ -9,7 +9,7 @@ use gen8::{Engine, ring};
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, Event, FaultReason, SharedArea};
-use xen_glue::{Hypervisor, PARKING_GFN, Sbdf, TableFrames};
+use xen_glue::{Handles, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
 
 const SLOT: u8 = 16;
 const REGISTERS: u64 = 0xf000_0000;
@@ -118,13 +118,13 @@ impl World {
         let privcmd = xen.open_privcmd().expect("a handle");
         TableFrames::create(&*memory, &*privcmd, domain.id()).expect("a page table");
         let config = ServerConfig {
-            domid: domain.id(),
             slot: SLOT,
             table_gfn: Some(PARKING_GFN),
             device: Config::default(),
             spin: Duration::from_micros(200),
+            seccomp: vgpu_dm::Seccomp::Off,
         };
-        let server = Server::attach(&xen, &config, area.device_end(bells)).expect("attach");
+        let server = Server::attach(Handles::open(&xen, domain.id()).expect("handles"), &config, area.device_end(bells)).expect("attach");
         let vcpu = domain.vcpu(0).expect("a vcpu");
         let world = Self {
             domain,

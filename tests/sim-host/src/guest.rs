@@ -13,7 +13,9 @@ use vgpu_device::DeviceV1;
 use vgpu_dm::{Server, ServerConfig};
 use vgpu_sched::inspect::{LaneCounters, VgpuView};
 use vgpu_sched::saved::Saved;
-use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor, PARKING_GFN, Sbdf, TableFrames};
+use xen_glue::{
+    ForeignMemory, ForeignMemoryConfig, Handles, Hypervisor, PARKING_GFN, Sbdf, TableFrames,
+};
 
 use crate::link::Link;
 use crate::{SimHost, Witness};
@@ -173,7 +175,6 @@ impl SimGuest {
         let restored = saved.map(|s| s.scheduler.clone());
         let (link, end) = Link::start(host, id, config.share, memory, table, restored)?;
         let server_config = ServerConfig {
-            domid: domain.id(),
             slot: SLOT,
             table_gfn: Some(PARKING_GFN),
             device: vgpu_device::Config {
@@ -181,10 +182,13 @@ impl SimGuest {
                 ..config.device.clone()
             },
             spin: config.spin,
+            // It shares the process with the test.
+            seccomp: vgpu_dm::Seccomp::Off,
         };
+        let handles = Handles::open(xen, domain.id())?;
         let server = match device {
-            Some(device) => Server::restore(xen, &server_config, &device, end)?,
-            None => Server::attach(xen, &server_config, end)?,
+            Some(device) => Server::restore(handles, &server_config, &device, end)?,
+            None => Server::attach(handles, &server_config, end)?,
         };
         Ok(Attached {
             owned,

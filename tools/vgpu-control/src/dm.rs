@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use vgpu_config::{Gpu, VgpuSpec};
+use vgpu_confine::{Confined, Confinement};
 
 /// To a vgpu-dm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +75,8 @@ pub struct StartDm {
     /// when it is RAM of the guest: the first of 2048 guest frames, mapped by
     /// vgpud too. Else it is in the shared area and its accesses are trapped.
     pub ggtt_gfn: Option<u64>,
+    /// How it confines itself before it looks at the guest; not at all without.
+    pub confine: Option<Confinement>,
     /// The device is restored from the file that comes along.
     pub restored: bool,
 }
@@ -90,6 +93,7 @@ impl StartDm {
             aperture_mib: spec.aperture_mib,
             mode: spec.mode.to_string(),
             ggtt_gfn,
+            confine: None,
             restored: false,
         }
     }
@@ -103,6 +107,8 @@ pub enum FromDm {
     Attached {
         /// The id of its ioreq server, which outlives the process in Xen.
         server: u16,
+        /// What it gave up.
+        confined: Option<Confined>,
     },
     /// It cannot, and why: one line for people. It exits.
     Failed(String),

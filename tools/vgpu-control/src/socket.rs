@@ -304,8 +304,12 @@ mod tests {
     fn replies_and_events_read_well() {
         let reply = serde_json::to_string(&Reply::<u8>::Error("no".into())).unwrap();
         assert_eq!(reply, r#"{"error":"no"}"#);
-        let attached = serde_json::to_string(&FromDm::Attached { server: 3 }).unwrap();
-        assert_eq!(attached, r#"{"attached":{"server":3}}"#);
+        let attached = serde_json::to_string(&FromDm::Attached {
+            server: 3,
+            confined: None,
+        })
+        .unwrap();
+        assert_eq!(attached, r#"{"attached":{"server":3,"confined":null}}"#);
         assert_eq!(
             serde_json::from_str::<Reply<u8>>(r#"{"ok":5}"#)
                 .unwrap()
