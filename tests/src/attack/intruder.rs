@@ -76,7 +76,7 @@ impl Racer {
             .spawn(move || {
                 for burst in work {
                     for n in 0..burst.count {
-                        let at = burst.at + u64::from(n % 16) * 64;
+                        let at = burst.at.wrapping_add(u64::from(n % 16) * 64);
                         // It may be a hole by now.
                         let _ = put(burst.memory.guest(), at, &burst.words);
                     }

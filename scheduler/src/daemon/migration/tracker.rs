@@ -121,8 +121,9 @@ fn give_up(record: &Record, guest: &dyn Migrant) {
     if let Err(e) = guest.end_save() {
         log::error!("domain {domid}: the vGPU does not go on as before: {e:#}");
     }
-    record.enter(Phase::GivenUp);
+    // Whoever sees that it was given up finds out why.
     record.migration().failure = Some(reason.into());
+    record.enter(Phase::GivenUp);
 }
 
 /// Bytes of state that go with the pages: the device's, the page table's and
