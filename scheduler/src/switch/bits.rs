@@ -2,85 +2,70 @@
 
 use std::ops::{BitAnd, BitOr, BitOrAssign, Not};
 
+const WORDS: usize = 4;
+
 /// At most 256 registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bits {
-    low: u128,
-    high: u128,
-}
+pub struct Bits([u64; WORDS]);
 
 impl Bits {
     /// Indices below this fit.
-    pub const CAPACITY: usize = 256;
+    pub const CAPACITY: usize = WORDS * 64;
     /// None.
-    pub const NONE: Self = Self { low: 0, high: 0 };
+    pub const NONE: Self = Self([0; WORDS]);
 
     pub const fn has(self, index: usize) -> bool {
-        let half = if index < 128 { self.low } else { self.high };
-        half & (1 << (index % 128)) != 0
+        self.0[index / 64] & (1 << (index % 64)) != 0
     }
 
     pub const fn set(&mut self, index: usize) {
-        *self.half(index) |= 1 << (index % 128);
+        self.0[index / 64] |= 1 << (index % 64);
     }
 
     pub const fn clear(&mut self, index: usize) {
-        *self.half(index) &= !(1 << (index % 128));
+        self.0[index / 64] &= !(1 << (index % 64));
     }
 
-    const fn half(&mut self, index: usize) -> &mut u128 {
-        if index < 128 {
-            &mut self.low
-        } else {
-            &mut self.high
-        }
-    }
-
-    pub const fn is_empty(self) -> bool {
-        self.low | self.high == 0
+    pub fn is_empty(self) -> bool {
+        self == Self::NONE
     }
 
     /// Whether every one of `other` is in it.
-    pub const fn covers(self, other: Self) -> bool {
-        other.low & !self.low == 0 && other.high & !self.high == 0
+    pub fn covers(self, other: Self) -> bool {
+        (other & !self).is_empty()
     }
 
     /// In ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        let mut rest = self;
-        std::iter::from_fn(move || {
-            let (half, first) = if rest.low == 0 {
-                (&mut rest.high, 128)
-            } else {
-                (&mut rest.low, 0)
-            };
-            if *half == 0 {
-                return None;
-            }
-            let index = half.trailing_zeros();
-            *half &= *half - 1;
-            usize::try_from(first + index).ok()
+        (0..).step_by(64).zip(self.0).flat_map(|(first, word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                if rest == 0 {
+                    return None;
+                }
+                let index = usize::try_from(rest.trailing_zeros()).ok()?;
+                rest &= rest - 1;
+                Some(first + index)
+            })
         })
+    }
+
+    fn each(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
+        Self(std::array::from_fn(|i| with(self.0[i], other.0[i])))
     }
 }
 
 impl BitAnd for Bits {
     type Output = Self;
     fn bitand(self, other: Self) -> Self {
-        Self {
-            low: self.low & other.low,
-            high: self.high & other.high,
-        }
+        self.each(other, |a, b| a & b)
     }
 }
 
 impl BitOr for Bits {
     type Output = Self;
     fn bitor(self, other: Self) -> Self {
-        Self {
-            low: self.low | other.low,
-            high: self.high | other.high,
-        }
+        self.each(other, |a, b| a | b)
     }
 }
 
@@ -93,10 +78,7 @@ impl BitOrAssign for Bits {
 impl Not for Bits {
     type Output = Self;
     fn not(self) -> Self {
-        Self {
-            low: !self.low,
-            high: !self.high,
-        }
+        Self(self.0.map(|word| !word))
     }
 }
 
