@@ -379,6 +379,25 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    /// Has so many requests of random work done on every engine, and hands over
+    /// what became of each.
+    ///
+    /// # Errors
+    /// [`DriverError`]
+    pub fn complete(&mut self, requests: usize) -> Result<Vec<Finished>, DriverError> {
+        let mut wanted = [requests; Engine::COUNT];
+        let mut finished = Vec::new();
+        while finished.len() < requests * Engine::COUNT {
+            for engine in Engine::ALL {
+                while wanted[engine.index()] > 0 && self.submit(engine)? {
+                    wanted[engine.index()] -= 1;
+                }
+            }
+            finished.append(&mut self.wait()?);
+        }
+        Ok(finished)
+    }
+
     /// Whether nothing is under way on any engine.
     #[must_use]
     pub fn idle(&self) -> bool {

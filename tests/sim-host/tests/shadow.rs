@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fake_xen::Vcpu;
-use gen8::Engine;
 use guest_driver::{Driver, Frames, Platform};
 use guest_memory::{GuestMemory, MemoryError};
 use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
@@ -111,18 +110,8 @@ fn work_on<P: Platform>(
 ) {
     let mut driver = Driver::start_restless(platform, Frames::new(256, 4096), seed).unwrap();
     tables(driver.tables().unwrap());
-    let mut wanted = [requests; Engine::COUNT];
-    let mut finished = 0;
-    while finished < requests * Engine::COUNT {
-        for engine in Engine::ALL {
-            while wanted[engine.index()] > 0 && driver.submit(engine).unwrap() {
-                wanted[engine.index()] -= 1;
-            }
-        }
-        for done in driver.wait().unwrap() {
-            done.result.unwrap();
-            finished += 1;
-        }
+    for done in driver.complete(requests).unwrap() {
+        done.result.unwrap();
     }
     assert_eq!(guest.failure(), None);
     assert_eq!(guest.scheduled().refusals, []);

@@ -11,18 +11,8 @@ use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 fn run(guest: &SimGuest, seed: u64, requests: usize) {
     let frames = Frames::new(256, 4096);
     let mut driver = Driver::start(guest, frames, seed).unwrap();
-    let mut wanted = [requests; Engine::COUNT];
-    let mut finished = 0;
-    while finished < requests * Engine::COUNT {
-        for engine in Engine::ALL {
-            while wanted[engine.index()] > 0 && driver.submit(engine).unwrap() {
-                wanted[engine.index()] -= 1;
-            }
-        }
-        for done in driver.wait().unwrap() {
-            done.result.unwrap();
-            finished += 1;
-        }
+    for done in driver.complete(requests).unwrap() {
+        done.result.unwrap();
     }
 }
 
