@@ -5,5 +5,6 @@ mod aperture;
 mod display;
 mod engines;
 mod kaby_lake;
+mod kept;
 mod registers_doc;
 mod rig;
