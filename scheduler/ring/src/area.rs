@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use crate::layout::{GGTT_ENTRIES, Layout, MAGIC, PAGE_WORDS, VERSION, header, index, slots_valid};
 use crate::mapping::{self, AreaWords};
-use crate::{Consumer, Event, EventBell, GgttTable, Producer, Request, TableChanges, Words};
+use crate::{
+    Consumer, Event, EventBell, GgttTable, KeptPart, Producer, Request, TableChanges, Words,
+};
 
 /// Sizes of an area's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +174,8 @@ pub struct DaemonEnd {
     pub ggtt: GgttTable,
     /// Counts changes of protected frames.
     pub changes: TableChanges,
+    /// What the device model keeps for its successor.
+    pub kept: KeptPart,
 }
 
 /// The device model's end of an area.
@@ -184,6 +188,8 @@ pub struct DeviceEnd {
     pub ggtt: GgttTable,
     /// Counts changes of protected frames.
     pub changes: TableChanges,
+    /// What the device model keeps for its successor.
+    pub kept: KeptPart,
 }
 
 /// One vGPU's shared memory: a memfd and its mapping.
@@ -259,6 +265,10 @@ impl SharedArea {
         self.fd.try_clone()
     }
 
+    fn kept(&self) -> KeptPart {
+        KeptPart::new(self.words.clone(), self.layout.kept)
+    }
+
     fn changes(&self) -> TableChanges {
         let at = self.layout.submit.indices + index::TABLE_CHANGES;
         TableChanges::new(self.words.clone(), at)
@@ -272,6 +282,7 @@ impl SharedArea {
             events: Producer::new(self.words.clone(), bells.complete, self.layout.complete),
             ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
             changes: self.changes(),
+            kept: self.kept(),
         }
     }
 
@@ -284,6 +295,31 @@ impl SharedArea {
             events: Consumer::new(self.words.clone(), bells.complete, self.layout.complete),
             ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
             changes: self.changes(),
+            kept: self.kept(),
+        }
+    }
+
+    /// [`SharedArea::device_end`] for the successor of a device model that
+    /// died: it goes on in the rings where that one was.
+    #[must_use]
+    pub fn resumed_device_end(&self, bells: Bells) -> DeviceEnd {
+        let end = self.device_end(bells);
+        DeviceEnd {
+            requests: end.requests.resumed(),
+            events: end.events.resumed(),
+            ..end
+        }
+    }
+
+    /// [`SharedArea::daemon_end`] for the successor of a vgpud that died,
+    /// likewise.
+    #[must_use]
+    pub fn resumed_daemon_end(&self, bells: Bells) -> DaemonEnd {
+        let end = self.daemon_end(bells);
+        DaemonEnd {
+            requests: end.requests.resumed(),
+            events: end.events.resumed(),
+            ..end
         }
     }
 }
