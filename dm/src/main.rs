@@ -80,7 +80,7 @@ fn attach(
     let ToDm::Start(start) = message else {
         bail!("first message is {message:?}, allowed: start");
     };
-    let (end, saved) = descriptors(fds, start.restored)?;
+    let (end, saved) = descriptors(fds, &start)?;
     let config = server_config(&start, arguments)?;
     let saved = saved.map(read_device).transpose().context("saved device")?;
     let handles = Handles::open(&XenHost, DomId(start.domid))?;
@@ -88,9 +88,10 @@ fn attach(
         Some(Confinement { identity, .. }) => Some(vgpu_confine::process(identity)?),
         None => None,
     };
-    let server = match &saved {
-        Some(saved) => Server::restore(handles, &config, saved, end)?,
-        None => Server::attach(handles, &config, end)?,
+    let server = match (start.recover, &saved) {
+        (Some(server), _) => Server::recover(handles, &config, server, end)?,
+        (None, Some(saved)) => Server::restore(handles, &config, saved, end)?,
+        (None, None) => Server::attach(handles, &config, end)?,
     };
     // Last: this thread's filter would be that of those it starts, too.
     vgpu_confine::thread(Role::Control, config.seccomp, &DEVICE_MODEL_REQUESTS)?;
@@ -118,15 +119,22 @@ fn attach(
 
 /// Our end of the shared area and the saved device, from the descriptors of
 /// the first message.
-fn descriptors(mut fds: Vec<OwnedFd>, restored: bool) -> anyhow::Result<(DeviceEnd, Option<File>)> {
+fn descriptors(
+    mut fds: Vec<OwnedFd>,
+    start: &StartDm,
+) -> anyhow::Result<(DeviceEnd, Option<File>)> {
     let count = fds.len();
-    let allowed = if restored { 4 } else { 3 };
-    let saved = if restored { fds.pop() } else { None };
+    let allowed = if start.restored { 4 } else { 3 };
+    let saved = if start.restored { fds.pop() } else { None };
     let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| anyhow!("first message has {count} descriptors, allowed: {allowed}"))?;
     let area = SharedArea::open(area)?;
     let bells = Bells::from_daemon(DeviceBells { submit, complete });
-    let end = area.device_end(bells.context("doorbells")?);
+    let bells = bells.context("doorbells")?;
+    let end = match start.recover {
+        Some(_) => area.resumed_device_end(bells),
+        None => area.device_end(bells),
+    };
     Ok((end, saved.map(File::from)))
 }
 
@@ -188,6 +196,7 @@ fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
                     other => other?,
                 }
             }
+            ToDm::Ping => control.send(&FromDm::Done, &[])?,
             ToDm::Stop => return Ok(()),
             ToDm::Start(_) => log::warn!("a second start, ignored"),
             ToDm::Written { most } => {
@@ -220,7 +229,7 @@ fn for_a_save(server: &Server, step: &ToDm, fds: Vec<OwnedFd>) -> anyhow::Result
             write_device(fds.into_iter().next(), &server.save())?;
             return Ok(FromDm::Saved);
         }
-        ToDm::Start(_) | ToDm::Inspect | ToDm::Stop | ToDm::Written { .. } => {
+        ToDm::Start(_) | ToDm::Inspect | ToDm::Ping | ToDm::Stop | ToDm::Written { .. } => {
             bail!("{step:?} is no step of a save");
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
 use serde::Serialize;
-use vgpu_device::GpuPort;
+use vgpu_device::{GpuPort, Kept};
 use vgpu_ring::{Event, Outcome, Request};
 use xen_glue::{DeviceModel, DeviceModelError, Extent, IoreqServer, MemType};
 
@@ -58,6 +58,7 @@ pub(crate) struct Protection {
     server: Arc<IoreqServer>,
     ring: Arc<SubmitRing>,
     memory: Arc<dyn GuestMemory>,
+    kept: Arc<dyn Kept>,
     state: Mutex<State>,
 }
 
@@ -67,18 +68,48 @@ impl Protection {
         server: Arc<IoreqServer>,
         ring: Arc<SubmitRing>,
         memory: Arc<dyn GuestMemory>,
+        kept: Arc<dyn Kept>,
     ) -> Self {
-        let this = Self {
-            dm: server.device_model().clone(),
-            server,
-            ring,
-            memory,
-            state: Mutex::default(),
-        };
+        let this = Self::new(server, ring, memory, kept);
         if this.claim_again(&mut this.lock()) {
             this.say(true);
         }
         this
+    }
+
+    /// Takes the protection over that a former device model may have claimed:
+    /// no frame is protected any more. What was done to some is not known, so
+    /// vgpud is to compare all.
+    pub(crate) fn take_over(
+        server: Arc<IoreqServer>,
+        ring: Arc<SubmitRing>,
+        memory: Arc<dyn GuestMemory>,
+        kept: Arc<dyn Kept>,
+    ) -> Self {
+        let this = Self::new(server, ring, memory, kept);
+        this.ring.announce();
+        if let Err(e) = this.server.release_write_protection() {
+            log::debug!("{e}");
+        }
+        let offered = this.claim_again(&mut this.lock());
+        this.ring.take_over(offered);
+        this
+    }
+
+    fn new(
+        server: Arc<IoreqServer>,
+        ring: Arc<SubmitRing>,
+        memory: Arc<dyn GuestMemory>,
+        kept: Arc<dyn Kept>,
+    ) -> Self {
+        Self {
+            dm: server.device_model().clone(),
+            server,
+            ring,
+            memory,
+            kept,
+            state: Mutex::default(),
+        }
     }
 
     /// Claims it unless it is claimed; says whether it is.
@@ -239,6 +270,7 @@ impl Protection {
     ) -> Result<(), MemoryError> {
         let state = &mut *self.lock();
         let gfn = Gfn::containing(gpa).0;
+        self.kept.about_to();
         if data.is_empty() || !state.frames.contains(&gfn) {
             return self.memory.write(gpa, data);
         }
@@ -317,6 +349,7 @@ impl GuestMemory for Protection {
     ) -> Result<(), MemoryError> {
         let state = self.lock();
         if state.frames.is_empty() {
+            self.kept.about_to();
             // Under the lock: no frame becomes protected meanwhile.
             return self.memory.write_pieces(gpa, piece, stride, data);
         }
