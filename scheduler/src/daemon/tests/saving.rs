@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guest_memory::Gfn;
-use vgpu_control::{Connection, FromDm, ToDm};
+use vgpu_control::{Connection, FromDm, State, ToDm};
 
 use super::{Fixture, Qemu};
 use crate::daemon::guest::Guest;
@@ -119,6 +119,13 @@ fn a_device_model_that_does_not_do_its_part_fails_the_step() {
         reason(third.save()),
         "the device's state is longer than 16777216 bytes"
     );
+}
+
+#[test]
+fn a_guest_can_be_looked_at_while_its_device_model_takes_its_time() {
+    let (_f, _qemu, guest) = guest("takes-its-time");
+    let seen = guest.with_vgpu(|_| Ok((guest.entry().state, guest.sample().state)));
+    assert_eq!(seen.unwrap(), (State::Running, State::Running));
 }
 
 #[test]
