@@ -249,6 +249,16 @@ impl Migrant for Guest {
         }
     }
 
+    fn preview(&self, time: Duration) -> anyhow::Result<u64> {
+        self.with_vgpu(|vgpu| {
+            vgpu.track(true);
+            std::thread::sleep(time);
+            let pages = vgpu.reached().len();
+            vgpu.track(false);
+            Ok(u64::try_from(pages).unwrap_or(u64::MAX))
+        })
+    }
+
     fn name(&self, frames: &Frames) -> anyhow::Result<()> {
         let gfns: Vec<Gfn> = frames.iter().collect();
         self.with_vgpu(|vgpu| vgpu.name_pages(&gfns))
