@@ -129,6 +129,16 @@ fn a_guest_can_be_looked_at_while_its_device_model_takes_its_time() {
 }
 
 #[test]
+fn an_answer_that_comes_late_is_not_the_next_questions() {
+    let (_f, _qemu, guest) = guest("answers-late");
+    for on in [true, false].into_iter().cycle().take(50) {
+        // Given up before it is answered, mostly.
+        let _ = guest.dm().step(&ToDm::Record(on), Duration::from_micros(1));
+        assert!(guest.dm().tree().unwrap().is_object());
+    }
+}
+
+#[test]
 fn a_vgpu_whose_device_model_dies_is_not_saved() {
     let (f, _qemu, guest) = guest("dies-while-saving");
     guest.begin_save().unwrap();
