@@ -49,7 +49,9 @@ impl EventLoop {
             let owes = !self.submit.settle();
             let deadline = self.device.next_deadline();
             if deadline.is_some_and(|at| at <= self.alarm.now_ns()) {
+                kept::take_event_in_hand(&*self.kept);
                 self.device.tick();
+                kept::event_done(&*self.kept);
                 continue;
             }
             let until = deadline.map(|at| self.alarm.until(at));

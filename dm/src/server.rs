@@ -373,7 +373,7 @@ impl Server {
             kept: Arc::clone(&this.kept),
             stop: Arc::clone(&this.stop),
         };
-        successor::do_again(first, &mut vcpus, &mut events)?;
+        successor::do_again(first, &mut vcpus, &mut events, &*this.kept)?;
         for vcpu in vcpus {
             let name = format!("vcpu{}", vcpu.ioreqs.vcpu());
             this.spawn(name, (Role::Vcpu, config.seccomp), move || vcpu.run())?;
@@ -550,7 +550,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if !self.threads.is_empty() {
+        if std::thread::panicking() {
+            // Nobody knows how far it came: the domain is a successor's.
+            self.server.persist(true);
+            self.end_threads();
+        } else if !self.threads.is_empty() {
             self.release();
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vgpu_device::Kept;
-use vgpu_device::kept::{Doing, First};
+use vgpu_device::kept::{self, Doing, First};
 use vgpu_ring::{AreaWords, Consumer, Event, EventBell, Producer, Request};
 use xen_glue::DeviceModel;
 
@@ -50,9 +50,10 @@ pub(crate) fn do_again(
     first: First,
     vcpus: &mut [VcpuLoop],
     events: &mut EventLoop,
+    kept: &dyn Kept,
 ) -> Result<(), AttachError> {
     match first {
-        First::Nothing => {}
+        First::Nothing => return Ok(()),
         First::Vcpu(vcpu) => {
             let vcpus = vcpus.iter_mut();
             for one in vcpus.filter(|v| v.ioreqs.vcpu() == vcpu) {
@@ -64,5 +65,6 @@ pub(crate) fn do_again(
             events.next()?;
         }
     }
+    kept::done_again(kept);
     Ok(())
 }

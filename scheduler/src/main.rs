@@ -18,7 +18,7 @@ use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
-use crate::daemon::{Confine, Daemon, DmCommand, Limits, XenPlatform};
+use crate::daemon::{Bounds, Confine, Daemon, DmCommand, Limits, OnCrashLoop, XenPlatform};
 
 /// Owns the GPU of this host and serves it to guests.
 #[derive(Parser)]
@@ -50,6 +50,25 @@ struct Args {
     /// expected, it is not stopped for long: it goes on here.
     #[arg(long, default_value_t = 500, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     downtime_limit: u64,
+
+    /// Milliseconds a device model may be at one thing before it counts as hung
+    /// and is replaced: of its own time on the processor, or asleep.
+    #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    dm_hang_limit: u64,
+
+    /// How many device models of a guest may die within --dm-death-window
+    /// before no more are started.
+    #[arg(long, default_value_t = 8, value_name = "DEATHS", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    dm_deaths: u32,
+
+    /// See --dm-deaths.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    dm_death_window: u64,
+
+    /// What then becomes of the guest: fail-device, it runs on without its
+    /// vGPU; pause-guest, it is paused, too.
+    #[arg(long, default_value_t, value_name = "ACTION")]
+    on_crash_loop: OnCrashLoop,
 
     /// How an engine's registers go from one vGPU to the next: full, no-readback,
     /// merged, delta-previous or delta-image. All but the last are there to be
@@ -149,6 +168,12 @@ fn run(args: Args) -> anyhow::Result<()> {
     let limits = Limits {
         attach: Duration::from_secs(args.attach_limit),
         downtime: Duration::from_millis(args.downtime_limit),
+        heartbeat: Duration::from_millis(args.dm_hang_limit),
+        crashes: Bounds {
+            deaths: usize::try_from(args.dm_deaths)?,
+            within: Duration::from_secs(args.dm_death_window),
+            then: args.on_crash_loop,
+        },
         ..Limits::default()
     };
     let daemon = Daemon::start(

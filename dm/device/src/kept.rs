@@ -167,6 +167,11 @@ fn hand(kept: &dyn Kept, at: usize) {
     kept.store(at, with_state(next, shared::IN_HAND));
 }
 
+/// Notes that what [`doing`] said comes first was done again.
+pub fn done_again(kept: &dyn Kept) {
+    kept.store(place::DOING, 0);
+}
+
 /// What a vCPU's request was answered with, if it is done: a former device
 /// may not have come to say so.
 #[must_use]

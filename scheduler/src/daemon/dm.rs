@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use vgpu_confine::{Confined, Confinement, Identity, Seccomp};
-use vgpu_control::{Connection, FromDm, StartDm, ToDm};
+use vgpu_control::{Connection, ControlError, FromDm, StartDm, ToDm};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 
@@ -258,6 +258,19 @@ impl DmProcess {
         }
     }
 
+    /// Whether an error of [`DmProcess::start`] is that the device model died or
+    /// fell silent, and not what it said.
+    pub fn died(error: &anyhow::Error) -> bool {
+        error.downcast_ref::<ControlError>().is_some()
+    }
+
+    /// Ends it at once, and tells how it ended.
+    pub fn kill(&self) -> String {
+        // It fails only when the process is gone.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        self.reap()
+    }
+
     /// Stops it, kindly first, and tells how it ended.
     pub fn stop(&self) -> String {
         {
@@ -271,9 +284,7 @@ impl DmProcess {
             return self.reap();
         }
         log::warn!("device model {} does not stop: killed", self.pid);
-        // It fails only when the process is gone.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        self.reap()
+        self.kill()
     }
 
     fn reap(&self) -> String {

@@ -18,6 +18,7 @@ use super::dm::{DmCommand, DmProcess, memory_file};
 use super::events::{RingFate, RingSink};
 use super::migration::{self, Arriving, Plug, Record};
 use super::platform::{Platform, Vgpu};
+use super::replace::{Made, Models};
 use super::saving::Progress;
 use super::server::Limits;
 use super::worker::{Work, Worker};
@@ -41,7 +42,7 @@ pub struct Guest {
     pub qemu: OwnedFd,
     /// Ends waits.
     pub signals: Signals,
-    dm: DmProcess,
+    pub(super) models: Models,
     fate: Arc<RingFate>,
     /// `None` once the vGPU failed.
     pub(super) running: Mutex<Option<Running>>,
@@ -119,6 +120,15 @@ impl Guest {
             confine: command.confinement(domid),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
         };
+        let made = Made {
+            command: command.clone(),
+            start: start.clone(),
+            area: area.share()?,
+            bells: theirs,
+            kept: ours.kept,
+            limits,
+        };
+        let theirs = &made.bells;
         let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
         fds.extend(device.as_ref().map(AsFd::as_fd));
         let dm = DmProcess::start(command, start, &fds, limits.attach)?;
@@ -144,7 +154,7 @@ impl Guest {
             qemu_pid,
             qemu,
             signals,
-            dm,
+            models: Models::new(dm, made),
             fate,
             running: Mutex::new(Some(Running { worker, vgpu })),
             in_use: Mutex::new(()),
@@ -162,8 +172,14 @@ impl Guest {
     }
 
     /// Its device model.
-    pub fn dm(&self) -> &DmProcess {
-        &self.dm
+    pub fn dm(&self) -> Arc<DmProcess> {
+        self.models.now()
+    }
+
+    /// Whether the guest's page table is RAM of it, and where it is parked;
+    /// nothing when the vGPU failed.
+    pub(super) fn table_gfn(&self) -> Option<Option<u64>> {
+        lock(&self.running).as_ref().map(|r| r.vgpu.table().gfn())
     }
 
     /// Why its worker ended by itself, if it did.
@@ -256,8 +272,9 @@ impl Guest {
             vgpu,
             state: self.state(),
             qemu_pid: self.qemu_pid,
-            dm_pid: self.dm.pid(),
+            dm_pid: self.dm().pid(),
             requests,
+            restarts: self.models.replaced().0,
         }
     }
 
@@ -274,13 +291,14 @@ impl Guest {
             ),
             None => (None, None, 0),
         };
-        let device = match (&scheduler, self.dm.tree()) {
+        let device = match (&scheduler, self.dm().tree()) {
             (None, _) => Value::Null,
             (Some(_), Ok(tree)) => tree,
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
         };
         let ggtt = ggtt.map(|gfn| if gfn.is_some() { "ram" } else { "trapped" });
         let failure = lock(&self.failure).clone();
+        let (restarts, last_death) = self.models.replaced();
         json!({
             "domid": entry.domid,
             "vgpu": entry.vgpu,
@@ -290,9 +308,14 @@ impl Guest {
             "processes": {
                 "qemu": entry.qemu_pid,
                 "vgpu-dm": entry.dm_pid,
-                "ioreq_server": self.dm.server(),
+                "ioreq_server": self.dm().server(),
             },
-            "confined": self.dm.confined(),
+            "device_models": {
+                "replaced": restarts,
+                "last_death": last_death,
+                "gap_ms": self.models.gap().as_millis(),
+            },
+            "confined": self.dm().confined(),
             "rings": {
                 "requests": entry.requests,
                 "events": self.fate.sent(),

@@ -41,12 +41,15 @@ fn render(entries: &[Entry]) -> String {
             state.to_owned(),
             e.qemu_pid.to_string(),
             e.dm_pid.to_string(),
+            e.restarts.to_string(),
             e.requests.to_string(),
             e.vgpu.clone(),
         ]
     });
     table::render(
-        ["DOMID", "STATE", "QEMU", "VGPU-DM", "REQUESTS", "VGPU"],
+        [
+            "DOMID", "STATE", "QEMU", "VGPU-DM", "RESTARTS", "REQUESTS", "VGPU",
+        ],
         rows,
     )
 }
@@ -64,11 +67,12 @@ mod tests {
             qemu_pid: 100,
             dm_pid: 101,
             requests: 7,
+            restarts: 3,
         };
         assert_eq!(
             render(&[entry]),
-            "DOMID  STATE   QEMU  VGPU-DM  REQUESTS  VGPU\n\
-             12     failed  100   101      7         slot=5\n"
+            "DOMID  STATE   QEMU  VGPU-DM  RESTARTS  REQUESTS  VGPU\n\
+             12     failed  100   101      3         7         slot=5\n"
         );
     }
 }

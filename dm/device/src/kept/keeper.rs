@@ -45,8 +45,6 @@ impl Keeper {
             *word = kept.load(at);
         }
         this.whole = true;
-        // The next commit ends what was noted, if that was not done again.
-        this.noted = kept.load(place::DOING) != 0;
         this
     }
 
