@@ -129,7 +129,7 @@ proptest! {
     #[test]
     fn a_flipped_bit_is_found_wherever_it_is(at in 0..I915.len(), bit in 0..8) {
         let mut bytes = I915.to_vec();
-        bytes[at] ^= 1 << bit;
+        bytes[at] ^= 1_u8 << bit;
         let error = Saved::parse(&bytes).unwrap_err().to_string();
         prop_assert!(!error.contains('\n') && error.len() < 200, "{}", error);
     }

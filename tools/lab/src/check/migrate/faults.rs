@@ -86,9 +86,14 @@ const FAULTS: &[Fault] = &[
     fault(
         "gpu",
         Outcome::Stays,
-        &[(Place::DmLog, "which this host's GPU is")],
+        &[(Place::DmLog, "this one has gpu=")],
     ),
     fault("aperture", Outcome::Stays, &[(Place::DmLog, "aperture")]),
+    fault(
+        "forgotten",
+        Outcome::Stays,
+        &[(Place::DmLog, "Not a migration stream")],
+    ),
     fault(
         "xl-begin",
         Outcome::Stays,
