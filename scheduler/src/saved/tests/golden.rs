@@ -127,7 +127,7 @@ fn a_newer_required_section_is_refused_by_name() {
 
 proptest! {
     #[test]
-    fn a_flipped_bit_is_found_wherever_it_is(at in 0..I915.len(), bit in 0..8) {
+    fn a_flipped_bit_is_found_wherever_it_is(at in 0..I915.len(), bit in 0..8_u8) {
         let mut bytes = I915.to_vec();
         bytes[at] ^= 1_u8 << bit;
         let error = Saved::parse(&bytes).unwrap_err().to_string();

@@ -31,6 +31,7 @@ enum Place {
     Status,
 }
 
+#[derive(Clone, Copy)]
 struct Fault {
     /// As the script calls it.
     name: &'static str,
