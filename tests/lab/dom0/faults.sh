@@ -159,6 +159,8 @@ fault_away() {
     attempt "VGPU_SOCKET=$other exec xl migrate-receive"
     here g1
     guest_do g1 120 gap max abort-away-there
+    timeout 20 vgpuctl inspect "$(g1_domid)" --socket "$other" >/dev/null 2>&1
+    fact "away-status/$fault" $?
     attempt
     other_vgpud_ends
 }
