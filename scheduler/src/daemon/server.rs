@@ -1,12 +1,12 @@
 //! The control socket.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use vgpu_control::Listener;
+use vgpu_control::{Listener, Step};
 use vgpu_sched::kept::KeptShares;
 
 use super::client;
@@ -51,6 +51,8 @@ pub struct Shared {
     pub dm: DmCommand,
     /// How long things may take.
     pub limits: Limits,
+    /// Where the next guest to come here is to fail.
+    pub fail_arrival: Mutex<Option<Step>>,
     clients: AtomicUsize,
     stop: AtomicBool,
 }
@@ -82,6 +84,7 @@ impl Daemon {
             kept: KeptShares::open(state),
             dm,
             limits,
+            fail_arrival: Mutex::new(None),
             clients: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });

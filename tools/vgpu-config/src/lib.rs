@@ -37,6 +37,8 @@ pub struct VgpuSpec {
     pub aperture_mib: u32,
     /// The mode the virtual monitor prefers.
     pub mode: Mode,
+    /// Whether it has MSI; without, its interrupt is INTA of its slot.
+    pub msi: bool,
     /// What it gets of the GPU's time.
     pub share: Share,
     /// The QEMU to run instead of the distribution's.
@@ -53,6 +55,7 @@ impl Default for VgpuSpec {
                 width: 1024,
                 height: 768,
             },
+            msi: true,
             share: Share::default(),
             qemu: None,
         }
@@ -206,6 +209,9 @@ impl fmt::Display for VgpuSpec {
             "slot={},aperture={},mode={},{}",
             self.slot, self.aperture_mib, self.mode, self.share,
         )?;
+        if !self.msi {
+            f.write_str(",msi=off")?;
+        }
         if let Some(qemu) = &self.qemu {
             write!(f, ",qemu={}", qemu.display())?;
         }
