@@ -124,12 +124,14 @@ impl SubmitRing {
         submit.published.store(submit.changes);
     }
 
-    /// Says that no frame is protected, and whether some can be, in the name
-    /// of a former device model too: what that one announced and did not come
-    /// to tell counts as told.
-    pub(crate) fn take_over(&self, offered: bool) {
+    /// Says that no frame is protected, in the name of a former device model:
+    /// what that one announced and did not come to tell counts as told.
+    pub(crate) fn take_over(&self) {
         let changes = self.lock().changes;
-        self.owe(Request::Recovered { changes, offered });
+        self.owe(Request::Recovered {
+            changes,
+            offered: false,
+        });
     }
 
     /// Tells of a write. Without room vgpud hears that it missed something,

@@ -26,7 +26,7 @@ use crate::alarm::Alarm;
 use crate::events::EventLoop;
 use crate::outside::{Interrupts, SubmitRing};
 use crate::pause::Pause;
-use crate::protection::{Protection, ProtectionState};
+use crate::protection::{Protection, ProtectionState, StillProtected};
 use crate::saving::{self, OtherDevice};
 use crate::spin::Spin;
 use crate::successor;
@@ -301,23 +301,29 @@ impl Server {
         let recorder: Arc<dyn GuestMemory> =
             Arc::new(Recorder::new(memory.clone(), Arc::clone(&written)));
         let submit = Arc::new(SubmitRing::new(requests, changes, Arc::clone(&kept)));
+        let bell = events.doorbell().try_clone();
+        let bell = bell.map_err(system("share a doorbell"))?;
+        let clock = if left { Alarm::going_on } else { Alarm::new };
+        let alarm = Arc::new(clock(bell, &*kept));
         let claim = if left {
             Protection::take_over
         } else {
             Protection::claim
         };
-        let (ours, ring) = (Arc::clone(&server), Arc::clone(&submit));
-        let protection = Arc::new(claim(ours, ring, recorder, Arc::clone(&kept)));
+        let protection = Arc::new(claim(
+            Arc::clone(&server),
+            Arc::clone(&page),
+            Arc::clone(&submit),
+            Arc::clone(&alarm),
+            recorder,
+            Arc::clone(&kept),
+        ));
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
             refused: AtomicU64::new(0),
             kept: Arc::clone(&kept),
         });
-        let bell = events.doorbell().try_clone();
-        let bell = bell.map_err(system("share a doorbell"))?;
-        let clock = if left { Alarm::going_on } else { Alarm::new };
-        let alarm = Arc::new(clock(bell, &*kept));
         let seams = Seams {
             memory: protection.clone(),
             ggtt: table.clone(),
@@ -484,8 +490,12 @@ impl Server {
     /// Lets go of the guest's protected frames and protects none until
     /// [`Self::allow_protection`]. Xen cannot log the guest's writes, as a
     /// migration has it do, while one is protected.
-    pub fn hold_protection(&self) {
-        self.protection.end();
+    ///
+    /// # Errors
+    /// [`StillProtected`]: a vCPU that writes to a frame without a pause can
+    /// keep that one protected for longer.
+    pub fn hold_protection(&self) -> Result<(), StillProtected> {
+        self.protection.end()
     }
 
     /// Lets frames be protected again, where Xen does that.
@@ -534,9 +544,8 @@ impl Server {
     }
 
     fn release(&mut self) {
-        // While requests are still answered: a frame that stayed protected
-        // could never be written again.
-        self.protection.end();
+        // While requests are still answered.
+        self.protection.finish();
         // Then no more requests, then an answer to each there is: a vCPU must
         // not be left waiting.
         if let Err(e) = self.server.set_enabled(false) {

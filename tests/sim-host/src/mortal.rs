@@ -86,15 +86,10 @@ struct Succession {
     wake: Sender<()>,
 }
 
-/// What one came to.
-enum Next {
-    Serves(Server),
-    Killed,
-}
-
 impl Succession {
-    /// Another one, which takes the place of the last: or the first.
-    fn next(&mut self, server: Option<u16>) -> Result<Next, AttachError> {
+    /// Another one, which takes the place of the last, or the first; `None`
+    /// when it was killed before it served.
+    fn next(&mut self, server: Option<u16>) -> Result<Option<Server>, AttachError> {
         let steps = (self.lives)().unwrap_or(u64::MAX);
         let fuse = Arc::new(Fuse::new(steps, self.wake.clone()));
         let handles = Handles::open(&self.xen, self.domain).map_err(|e| AttachError::System {
@@ -123,8 +118,8 @@ impl Succession {
             }
         }));
         match made {
-            Ok(server) => Ok(Next::Serves(server?)),
-            Err(e) if e.is::<Killed>() => Ok(Next::Killed),
+            Ok(server) => Ok(Some(server?)),
+            Err(e) if e.is::<Killed>() => Ok(None),
             Err(e) => resume_unwind(e),
         }
     }
@@ -192,7 +187,7 @@ impl MortalGuest {
             }),
             wake: wake.clone(),
         };
-        let Next::Serves(server) = succession.next(None)? else {
+        let Some(server) = succession.next(None)? else {
             anyhow::bail!("the first device model did not attach");
         };
         let number = server.id();
@@ -210,7 +205,7 @@ impl MortalGuest {
                             // It tells when it is killed, wherever it was then.
                             let next = succession.next(Some(number))?;
                             let _ = woken.recv();
-                            if let Next::Serves(server) = next {
+                            if let Some(server) = next {
                                 server.abandon();
                             }
                             kills.fetch_add(1, SeqCst);

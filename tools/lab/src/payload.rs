@@ -21,6 +21,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("vgpu-launcher", "vgpu-launcher"),
     ("vgpuctl", "vgpuctl"),
     ("xl-vgpu", "xl-vgpu"),
+    ("grant-loop", "lab"),
 ];
 
 /// A program of ours that runs inside a guest.
