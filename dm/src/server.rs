@@ -276,6 +276,8 @@ impl Server {
                 let doing = kept::doing(&*kept)?;
                 first = doing.first;
                 successor::resume(&mut requests, &mut events, doing);
+                // Or it would look as if it had an event in hand for ever.
+                kept::event_done(&*kept);
                 let server = dm.attach_ioreq_server(server);
                 // Until all is taken over, it is there for another one.
                 server.persist(true);

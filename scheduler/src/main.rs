@@ -58,7 +58,7 @@ struct Args {
 
     /// How many device models of a guest may die within --dm-death-window
     /// before no more are started.
-    #[arg(long, default_value_t = 8, value_name = "DEATHS", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, default_value_t = 10, value_name = "DEATHS", value_parser = clap::value_parser!(u32).range(0..=1000))]
     dm_deaths: u32,
 
     /// See --dm-deaths.

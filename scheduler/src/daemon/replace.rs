@@ -66,7 +66,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            deaths: 8,
+            deaths: 10,
             within: Duration::from_secs(10),
             then: OnCrashLoop::default(),
         }
