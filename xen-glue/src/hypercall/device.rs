@@ -66,6 +66,18 @@ impl Call {
     }
 }
 
+fn put(argument: &mut [u8], at: usize, bytes: &[u8]) {
+    argument[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// A domctl's struct, without its version and what is its own.
+fn domctl_of(command: u32, domid: DomId) -> [u8; domctl::SIZE] {
+    let mut argument = [0; domctl::SIZE];
+    put(&mut argument, 0, &command.to_le_bytes());
+    put(&mut argument, domctl::DOMAIN, &domid.0.to_le_bytes());
+    argument
+}
+
 impl Hypercall {
     /// Opens the nodes.
     ///
@@ -114,6 +126,51 @@ impl Hypercall {
             .map_err(|errno| call.failed(errno))
     }
 
+    /// A domctl, in whichever version this Xen takes.
+    fn domctl(
+        &self,
+        name: &'static str,
+        domid: DomId,
+        mut argument: [u8; domctl::SIZE],
+    ) -> Result<(), HypercallError> {
+        let call = Call {
+            name,
+            domid,
+            number: xen_sys::__HYPERVISOR_domctl,
+            op: None,
+        };
+        let mut refused = call.failed(Errno::EACCES);
+        for version in domctl::VERSIONS {
+            put(&mut argument, domctl::VERSION, &version.to_le_bytes());
+            match self.call(&call, &argument, &[]) {
+                Ok(_) => return Ok(()),
+                Err(e) => refused = e,
+            }
+            let HypercallError::Call {
+                errno: Errno::EACCES,
+                ..
+            } = refused
+            else {
+                break;
+            };
+        }
+        Err(refused)
+    }
+
+    /// Lets the PV domain `stub` be the device model of the HVM domain `guest`
+    /// (`XEN_DOMCTL_set_target`), for as long as it exists. `guest` cannot be
+    /// freed before `stub` is.
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: ESRCH when there is no such domain, EINVAL
+    /// when the stub has a target, EOPNOTSUPP when the guest is no HVM domain,
+    /// EACCES when this Xen is newer than what is known here.
+    pub fn set_target(&self, stub: DomId, guest: DomId) -> Result<(), HypercallError> {
+        let mut argument = domctl_of(domctl::SET_TARGET, stub);
+        put(&mut argument, domctl::TARGET, &guest.0.to_le_bytes());
+        self.domctl("XEN_DOMCTL_set_target", stub, argument)
+    }
+
     /// The highest frame number the domain has or had (`XENMEM_maximum_gpfn`).
     ///
     /// # Errors
@@ -138,12 +195,10 @@ impl Hypercall {
         while next < end {
             let piece = (end - next).min(LIST_FRAMES);
             let mut argument = [0; size_of::<Arg>()];
-            let mut put = |at: usize, bytes: &[u8]| {
-                argument[at..at + bytes.len()].copy_from_slice(bytes);
-            };
-            put(offset_of!(Arg, extent_start), &list_at.to_le_bytes());
-            put(offset_of!(Arg, nr_extents), &piece.to_le_bytes());
-            put(offset_of!(Arg, domid), &call.domid.0.to_le_bytes());
+            let mut field = |at, bytes: &[u8]| put(&mut argument, at, bytes);
+            field(offset_of!(Arg, extent_start), &list_at.to_le_bytes());
+            field(offset_of!(Arg, nr_extents), &piece.to_le_bytes());
+            field(offset_of!(Arg, domid), &call.domid.0.to_le_bytes());
             let list: Vec<u8> = (next..next + piece).flat_map(u64::to_le_bytes).collect();
             let done = self.call(call, &argument, &list)?.min(piece);
             next += done;
@@ -164,37 +219,11 @@ impl DomainMemory for Hypercall {
     }
 
     fn set_maximum_reservation(&self, domid: DomId, frames: u64) -> Result<(), HypercallError> {
-        let call = Call {
-            name: "XEN_DOMCTL_max_mem",
-            domid,
-            number: xen_sys::__HYPERVISOR_domctl,
-            op: None,
-        };
         // 4 KiB to a frame.
         let kb = frames.saturating_mul(4);
-        let mut argument = [0; domctl::SIZE];
-        let mut put = |at: usize, bytes: &[u8]| {
-            argument[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        put(0, &domctl::MAX_MEM.to_le_bytes());
-        put(domctl::DOMAIN, &domid.0.to_le_bytes());
-        put(domctl::MAX_MEM_KB, &kb.to_le_bytes());
-        let mut refused = call.failed(Errno::EACCES);
-        for version in domctl::VERSIONS {
-            argument[domctl::VERSION..domctl::VERSION + 4].copy_from_slice(&version.to_le_bytes());
-            match self.call(&call, &argument, &[]) {
-                Ok(_) => return Ok(()),
-                Err(e) => refused = e,
-            }
-            let HypercallError::Call {
-                errno: Errno::EACCES,
-                ..
-            } = refused
-            else {
-                break;
-            };
-        }
-        Err(refused)
+        let mut argument = domctl_of(domctl::MAX_MEM, domid);
+        put(&mut argument, domctl::MAX_MEM_KB, &kb.to_le_bytes());
+        self.domctl("XEN_DOMCTL_max_mem", domid, argument)
     }
 
     fn populate(&self, domid: DomId, extent: Extent) -> Result<u32, HypercallError> {
@@ -206,5 +235,23 @@ impl DomainMemory for Hypercall {
         let op = xen_sys::XENMEM_decrease_reservation;
         let call = Call::memory("XENMEM_decrease_reservation", domid, op);
         self.reservation(&call, extent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_set_as_xen_lays_it_out() {
+        // Xen public/domctl.h: cmd, version, domain, padding to 16 bytes, then
+        // the command's own.
+        let mut argument = domctl_of(domctl::SET_TARGET, DomId(7));
+        put(&mut argument, domctl::TARGET, &DomId(0x102).0.to_le_bytes());
+        assert_eq!(
+            argument[..18],
+            [46, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 1]
+        );
+        assert!(argument[18..].iter().all(|b| *b == 0));
     }
 }
