@@ -190,6 +190,7 @@ impl Server {
             events,
             ggtt,
             changes,
+            kept: _,
         } = end;
         let Handles {
             domid,

@@ -31,6 +31,7 @@ use vgpu_ring::FaultReason;
 
 use crate::clock::Clock;
 use crate::counters::{Counters, EngineCounters};
+use crate::flights::FlightLog;
 use crate::interrupt::Line;
 use crate::policy::{Policy, RunLimit};
 use crate::switch::{RegisterFile, SwitchMode, Switcher};
@@ -193,6 +194,7 @@ pub struct EngineUnit {
     up_since: Duration,
     /// Wakes the thread that calls [`Self::check`].
     line: Arc<Line>,
+    flights: Option<Arc<FlightLog>>,
     state: Mutex<State>,
     /// Whoever has the state waits for the engine to hold still or be reset.
     /// The interrupt thread has others to look after meanwhile.
@@ -225,6 +227,8 @@ pub struct Common {
     pub line: Arc<Line>,
     /// What the GPU is.
     pub gpu: &'static Platform,
+    /// Where what is at the GPU is kept for a vgpud to come.
+    pub flights: Option<Arc<FlightLog>>,
 }
 
 impl EngineUnit {
@@ -238,6 +242,7 @@ impl EngineUnit {
             trace,
             line,
             gpu,
+            flights,
         } = common;
         let engine = hardware.engine();
         let now = clock.now();
@@ -251,6 +256,7 @@ impl EngineUnit {
             up_since: now,
             clock,
             line,
+            flights,
             state: Mutex::new(State {
                 policy: Policy::new(),
                 ready: HashMap::new(),

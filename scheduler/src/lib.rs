@@ -13,6 +13,7 @@ pub mod counters;
 pub mod dma;
 pub mod engine;
 pub mod events;
+pub mod flights;
 pub mod ggtt;
 pub mod histogram;
 pub mod inspect;

@@ -17,6 +17,7 @@ use crate::engine::{
     BringUpError, Common, EngineUnit, EngineView, Hardware, IdleContext, IdleError,
 };
 use crate::events::EventSink;
+use crate::flights::{FlightLog, FlightSlot};
 use crate::ggtt::GuestGgtt;
 use crate::inspect::{LaneCounters, SchedulerView, VgpuView};
 use crate::interrupt::{self, Line};
@@ -44,6 +45,9 @@ pub struct Config {
     pub trace_events: usize,
     /// How registers are carried over between vGPUs.
     pub switch_mode: SwitchMode,
+    /// Where what is at the GPU is kept for a vgpud to come, and what the last
+    /// one left.
+    pub flights: Option<Arc<FlightLog>>,
 }
 
 impl Default for Config {
@@ -56,6 +60,7 @@ impl Default for Config {
             clock: Arc::new(Monotonic::default()),
             trace_events: trace::DEFAULT_EVENTS,
             switch_mode: SwitchMode::default(),
+            flights: None,
         }
     }
 }
@@ -100,6 +105,8 @@ pub struct Scheduler {
     trace: Arc<Trace>,
     clock: Arc<dyn Clock>,
     vgpus: Arc<Mutex<BTreeMap<u64, Arc<Vgpu>>>>,
+    /// What another vgpud had at the GPU when it died.
+    remains: Mutex<Vec<FlightSlot>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -127,7 +134,11 @@ impl Scheduler {
             trace: Arc::clone(&trace),
             line: Arc::clone(&line),
             gpu: config.gpu,
+            flights: config.flights.clone(),
         };
+        // Before the first workload takes a place in it.
+        let flights = config.flights.as_ref();
+        let remains = flights.map(FlightLog::remains).unwrap_or_default();
         let bring_up = |engine| -> Result<EngineUnit, SchedulerError> {
             let hardware = Hardware::bring_up(
                 engine,
@@ -172,6 +183,7 @@ impl Scheduler {
             trace,
             clock: Arc::clone(&config.clock),
             vgpus: Arc::default(),
+            remains: Mutex::new(remains),
             thread: Some(thread),
         })
     }
@@ -196,6 +208,7 @@ impl Scheduler {
             return Err(SchedulerError::Exists(id));
         }
         let restored = config.restored.take();
+        let adopted = config.adopted;
         if let Some(saved) = &restored {
             saved.check(self.shared.gpu)?;
         }
@@ -203,11 +216,22 @@ impl Scheduler {
         if let Some(saved) = &restored {
             vgpu.restore(saved);
         }
+        if adopted {
+            let mine = |slot: &mut FlightSlot| slot.vgpu() == id;
+            let remains = lock(&self.remains).extract_if(.., mine).collect();
+            vgpu.inherit(remains);
+        }
         vgpus.insert(id, Arc::clone(&vgpu));
         Ok(Handle {
             vgpu,
             vgpus: Arc::clone(&self.vgpus),
         })
+    }
+
+    /// Nobody else is going to be adopted: forgets what of others was at the
+    /// GPU.
+    pub fn adopted_all(&self) {
+        lock(&self.remains).clear();
     }
 
     /// What happened on the engines.

@@ -20,6 +20,7 @@ use guest_memory::{Gfn, PAGE_SIZE};
 
 use crate::audit::{AuditLimits, Auditor};
 use crate::dma::{GuestMap, HostPage, HostPages};
+use crate::flights::{Flight, FlightLog, FlightSlot, Landing};
 use crate::ggtt::{GuestGgtt, NotMapped, translate};
 use crate::ppgtt::{RootPin, ShadowTables};
 use crate::scan::{AddressSpace, Finding, Report, Scan, ScanMode};
@@ -97,6 +98,13 @@ pub struct Workload {
     guest_ring: Ring,
     /// It began before, and the register page says where it goes on.
     resumes: bool,
+    /// It was interrupted before, in the ring or in that batch.
+    pub resumed: Option<Option<InBatch>>,
+    /// What kept its place until now.
+    pub before: Option<FlightSlot>,
+    lrca: u32,
+    /// What keeps it from now on.
+    slot: Option<FlightSlot>,
     held: Option<Held>,
 }
 
@@ -267,6 +275,10 @@ pub fn prepare(
         guest_registers,
         guest_ring: ring,
         resumes: false,
+        resumed,
+        before: None,
+        lrca: descriptor.lrca(),
+        slot: None,
         held: Some(Held {
             ring: shadow_ring,
             pins,
@@ -366,6 +378,33 @@ impl Workload {
         })
     }
 
+    /// It is about to be loaded, with `tag` in the upper half of its
+    /// descriptor: its place is kept from now on.
+    pub fn depart(&mut self, log: &Arc<FlightLog>, engine: Engine, vgpu: u64, tag: u32) {
+        if self.slot.is_none()
+            && let Some(held) = &self.held
+        {
+            let Ring { head, size, .. } = self.guest_ring;
+            let flight = Flight {
+                lrca: self.lrca,
+                commands: (held.ring.head, self.guest_ring.pending()),
+                ring: (head, size),
+                resumed: self.resumed,
+            };
+            self.slot = log.take(engine, vgpu, &flight);
+        }
+        if let Some(slot) = &self.slot {
+            slot.name(tag);
+        }
+        // Both said the same.
+        self.before = None;
+    }
+
+    /// What keeps its place.
+    pub fn take_slot(&mut self) -> Option<FlightSlot> {
+        self.slot.take().or_else(|| self.before.take())
+    }
+
     fn set_register(&self, index: usize, value: u32) {
         self.registers.write(index * 4, &value.to_le_bytes());
     }
@@ -412,6 +451,34 @@ fn changed(before: &[u8], after: &[u8], start: usize) -> Option<(usize, usize)> 
     let first = differ.next()?.0;
     let last = differ.last().map_or(first, |(at, _)| at);
     Some((first * 4, last * 4 + 4))
+}
+
+/// Writes to a context's image what a GPU that died would have saved there.
+/// Says whether the guest still has the image.
+#[must_use]
+pub fn land(source: &Source<'_>, descriptor: Descriptor, landing: &Landing) -> bool {
+    let page = descriptor.register_page() >> 12;
+    let gpa = translate(source.table, page).ok().and_then(Gfn::address);
+    let Some(gpa) = gpa else {
+        return false;
+    };
+    if !landing.began {
+        return true;
+    }
+    let at = |index: usize| gpa + wide(index * 4);
+    let mut control = [0; 4];
+    let read = source.map.read(at(lrc::CONTEXT_CONTROL), &mut control);
+    // What was loaded once is restored from then on.
+    let control = u32::from_le_bytes(control) & !lrc::RESTORE_INHIBIT;
+    let own: Vec<u8> = landing.own.iter().flat_map(|w| w.to_le_bytes()).collect();
+    read.is_ok()
+        && [
+            (lrc::CONTEXT_CONTROL, control.to_le_bytes().as_slice()),
+            (lrc::RING_HEAD, &landing.head.to_le_bytes()),
+            (lrc::PRIVATE, &own),
+        ]
+        .into_iter()
+        .all(|(index, bytes)| source.map.write(at(index), bytes).is_ok())
 }
 
 /// Bytes behind a tail that are looked at, at most: two commands are what i915

@@ -21,6 +21,7 @@ mod seat;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gen8::Platform;
 use guest_memory::{GuestMemory, MemoryError, VecMemory};
 use softgpu::SoftGpu;
 use vgpu_sched::dma::DmaSpace;
@@ -90,6 +91,7 @@ pub struct Attack {
     bystander: Honest,
     racer: Racer,
     scheduler: Scheduler,
+    platform: &'static Platform,
     gpu: Arc<SoftGpu>,
     oracle: Arc<Oracle>,
     /// What was in use with only the honest there.
@@ -101,17 +103,18 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// The honest guests at work, and no intruder yet.
+    /// The honest guests at work on a GPU of this kind, and no intruder yet.
     ///
     /// # Panics
     /// When that fails already.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(platform: &'static Platform) -> Self {
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
         let oracle = Arc::new(Oracle::default());
         let gpu = SoftGpu::new(
             softgpu::Config {
+                platform,
                 observer: Some(oracle.clone()),
                 ..softgpu::Config::default()
             },
@@ -119,6 +122,7 @@ impl Attack {
             line.clone(),
         );
         let config = Config {
+            gpu: platform,
             // The intruder gives up long before, and on a busy machine the
             // honest may take a while.
             run_limit: Duration::from_secs(600),
@@ -140,6 +144,7 @@ impl Attack {
             bystander,
             racer: Racer::new(),
             scheduler,
+            platform,
             gpu,
             oracle,
             round: 0,
@@ -177,7 +182,12 @@ impl Attack {
         }
         if self.intruder.is_none() {
             let narrow = b.flag();
-            self.intruder = Some(Intruder::new(&self.scheduler, INTRUDER, narrow));
+            self.intruder = Some(Intruder::new(
+                &self.scheduler,
+                self.platform,
+                INTRUDER,
+                narrow,
+            ));
         }
         if self.round.is_multiple_of(WORK) && self.neighbour.idle() {
             self.neighbour.start();
@@ -264,12 +274,6 @@ impl Attack {
         };
         self.tally.most_kib = self.tally.most_kib.max(vgpu.memory.total_kib);
         assert_bounded(vgpu);
-    }
-}
-
-impl Default for Attack {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -1,13 +1,15 @@
 //! A short form of the attack, of which `cargo run --release -p vgpu-tests
 //! --bin attack` is the long one.
 
+use gen8::Platform;
+use gen8::platform::{BDW, KBL};
 use guest_driver::Random;
 use vgpu_tests::{Attack, Bytes, panics};
 
-fn rounds(seed: u64, count: u32, len: usize) {
+fn rounds(gpu: &'static Platform, seed: u64, count: u32, len: usize) {
     panics::count();
     let mut random = Random::new(seed);
-    let mut attack = Attack::new();
+    let mut attack = Attack::new(gpu);
     for _ in 0..count {
         let data: Vec<u8> = (0..len)
             .map(|_| random.next_u32().to_le_bytes()[0])
@@ -25,10 +27,15 @@ fn rounds(seed: u64, count: u32, len: usize) {
 
 #[test]
 fn nothing_of_anybody_else_is_reached() {
-    rounds(0xa77ac, 300, 8 << 10);
+    rounds(&BDW, 0xa77ac, 300, 8 << 10);
+}
+
+#[test]
+fn nothing_of_anybody_else_is_reached_on_kaby_lake() {
+    rounds(&KBL, 0xa77ad, 300, 8 << 10);
 }
 
 #[test]
 fn short_lives_leave_nothing() {
-    rounds(0x11fe, 500, 300);
+    rounds(&BDW, 0x11fe, 500, 300);
 }

@@ -5,14 +5,15 @@
 mod alloc;
 mod map;
 
-pub use alloc::{GrantAllocator, GrantedPages};
-pub use map::{GrantMapper, GrantMapping};
+pub use alloc::GrantAllocator;
+pub use map::GrantMapper;
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 
 use nix::errno::Errno;
 
-use crate::{DomId, MappingError, Port};
+use crate::{Access, DomId, Mapping, MappingError, Port};
 
 /// A grant reference, in the name space of the domain that granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +54,123 @@ pub enum GrantError {
     },
 }
 
+/// Lets other domains map pages of ours: `/dev/xen/gntalloc`, or something
+/// that obeys the same rules.
+pub trait GrantPages: Send + Sync {
+    /// Allocates `pages` pages of zeroes and lets `domid` map them for reading
+    /// and writing.
+    ///
+    /// # Errors
+    /// [`GrantError::Call`]: ENOSPC above the node's limit, which is 1024
+    /// pages in all unless its module was told otherwise.
+    fn grant(&self, domid: DomId, pages: usize) -> Result<GrantedPages, GrantError>;
+}
+
+/// Maps pages of other domains: `/dev/xen/gntdev`, or something that obeys the
+/// same rules.
+pub trait MapGrants: Send + Sync {
+    /// Maps pages `domid` granted, in the order of `refs`, all or none. The
+    /// pages stay while they are mapped, whatever becomes of the domain; a
+    /// domain that was destroyed is only gone when nobody maps its pages.
+    ///
+    /// # Errors
+    /// [`GrantError::Call`] and [`GrantError::Mapping`]: EINVAL for a
+    /// reference that was not granted to us.
+    fn map(
+        &self,
+        domid: DomId,
+        refs: &[GrantRef],
+        access: Access,
+    ) -> Result<GrantMapping, GrantError>;
+}
+
+/// What shared pages hold on to at the node, given back on drop, which is
+/// after they were unmapped here.
+pub trait GrantHold: fmt::Debug + Send + Sync {
+    /// Sets what happens then, however it comes about.
+    ///
+    /// # Errors
+    /// [`GrantError::Call`]: EINVAL for a port that is not bound.
+    fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError>;
+}
+
+/// Zeroed pages of ours that another domain may map, until dropped. What it
+/// still maps then is freed later, and cannot be mapped once more.
+#[derive(Debug)]
+pub struct GrantedPages {
+    // Before `hold`, so that it is unmapped before the grant ends.
+    mapping: Mapping,
+    hold: Box<dyn GrantHold>,
+    refs: Vec<GrantRef>,
+}
+
+impl GrantedPages {
+    /// From an implementation of [`GrantPages`]: the pages, what is given back
+    /// after they are unmapped, and their references.
+    #[must_use]
+    pub fn new(mapping: Mapping, hold: Box<dyn GrantHold>, refs: Vec<GrantRef>) -> Self {
+        Self {
+            mapping,
+            hold,
+            refs,
+        }
+    }
+
+    /// The pages, here.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// The references the other domain maps them by, one a page.
+    #[must_use]
+    pub fn refs(&self) -> &[GrantRef] {
+        &self.refs
+    }
+
+    /// Sets what happens when this process ends or these are dropped.
+    ///
+    /// # Errors
+    /// [`GrantError::Call`]: EINVAL for a port that is not bound.
+    pub fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
+        self.hold.set_unmap_notify(notify)
+    }
+}
+
+/// Another domain's pages, one after the other, until dropped.
+#[derive(Debug)]
+pub struct GrantMapping {
+    // Before `hold`, which may be given back only after munmap.
+    mapping: Mapping,
+    hold: Box<dyn GrantHold>,
+}
+
+impl GrantMapping {
+    /// From an implementation of [`MapGrants`]: the pages, and what is given
+    /// back after they are unmapped.
+    #[must_use]
+    pub fn new(mapping: Mapping, hold: Box<dyn GrantHold>) -> Self {
+        Self { mapping, hold }
+    }
+
+    /// The pages, here.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Sets what happens when this process ends or this is dropped.
+    ///
+    /// # Errors
+    /// [`GrantError::Call`]: EINVAL for a port that is not bound.
+    pub fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
+        self.hold.set_unmap_notify(notify)
+    }
+}
+
 /// What happens, on both sides, when a shared page goes away because its
-/// user ended. One per page; the last call counts.
+/// user ended. On a granting domain's side there is one per page, on a mapping
+/// one's one per mapping; the last call counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnmapNotify {
     /// Clear this byte, counted from the first page.

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    DomainMemory, EventChannelError, EventChannels, EvtchnDevice, Hypercall, HypercallError,
-    Privcmd, PrivcmdDevice, PrivcmdError,
+    DomainMemory, EventChannelError, EventChannels, EvtchnDevice, GrantAllocator, GrantError,
+    GrantMapper, GrantPages, Hypercall, HypercallError, MapGrants, Privcmd, PrivcmdDevice,
+    PrivcmdError,
 };
 
 /// A Xen domain id. Ids from 0x7ff0 up are reserved by Xen.
@@ -30,6 +31,9 @@ pub enum HypervisorError {
     /// The nodes for hypercalls.
     #[error(transparent)]
     Hypercall(#[from] HypercallError),
+    /// The nodes for shared pages.
+    #[error(transparent)]
+    Grants(#[from] GrantError),
 }
 
 /// Opens handles on a hypervisor: the real one, or `fake-xen`.
@@ -52,6 +56,18 @@ pub trait Hypervisor: Send + Sync {
     /// # Errors
     /// [`HypervisorError::Hypercall`] when the nodes cannot be opened.
     fn open_domain_memory(&self) -> Result<Arc<dyn DomainMemory>, HypervisorError>;
+
+    /// A handle that grants pages of this domain.
+    ///
+    /// # Errors
+    /// [`HypervisorError::Grants`] when the node cannot be opened.
+    fn open_grant_pages(&self) -> Result<Arc<dyn GrantPages>, HypervisorError>;
+
+    /// A handle that maps what other domains granted.
+    ///
+    /// # Errors
+    /// [`HypervisorError::Grants`] when the node cannot be opened.
+    fn open_map_grants(&self) -> Result<Arc<dyn MapGrants>, HypervisorError>;
 }
 
 /// The Xen this process runs on, through `/dev/xen`.
@@ -69,5 +85,13 @@ impl Hypervisor for XenHost {
 
     fn open_domain_memory(&self) -> Result<Arc<dyn DomainMemory>, HypervisorError> {
         Ok(Arc::new(Hypercall::open()?))
+    }
+
+    fn open_grant_pages(&self) -> Result<Arc<dyn GrantPages>, HypervisorError> {
+        Ok(Arc::new(GrantAllocator::open()?))
+    }
+
+    fn open_map_grants(&self) -> Result<Arc<dyn MapGrants>, HypervisorError> {
+        Ok(Arc::new(GrantMapper::open()?))
     }
 }

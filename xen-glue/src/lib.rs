@@ -1,9 +1,9 @@
 //! Xen for a device model, over the device nodes and without C libraries.
 //!
-//! Two traits are the seam: [`Privcmd`] (device-model operations and
-//! mappings) and [`EventChannels`]. [`XenHost`] opens the real nodes;
-//! the crate `fake-xen` implements the same traits in-process. Everything
-//! above the seam ([`DeviceModel`], [`IoreqServer`], [`IoreqPage`],
+//! A few traits are the seam: [`Privcmd`] (device-model operations and
+//! mappings), [`EventChannels`], [`GrantPages`] and [`MapGrants`]. [`XenHost`]
+//! opens the real nodes; the crate `fake-xen` implements the same traits
+//! in-process. Everything above the seam ([`DeviceModel`], [`IoreqServer`], [`IoreqPage`],
 //! [`ForeignMemory`]) is the same code on both.
 //!
 //! The README of this crate lists the order of calls an ioreq server makes.
@@ -28,7 +28,8 @@ pub use device_model::{
 pub use evtchn::{EventChannel, EventChannelError, EventChannels, EvtchnDevice, Port};
 pub use foreign::{ForeignMemory, ForeignMemoryConfig, ForeignMemoryStats};
 pub use grants::{
-    GrantAllocator, GrantError, GrantMapper, GrantMapping, GrantRef, GrantedPages, UnmapNotify,
+    GrantAllocator, GrantError, GrantHold, GrantMapper, GrantMapping, GrantPages, GrantRef,
+    GrantedPages, MapGrants, UnmapNotify,
 };
 pub use handles::{DEVICE_MODEL_REQUESTS, Handles, HandlesError};
 pub use hypercall::{DomainMemory, Hypercall, HypercallError};

@@ -303,6 +303,18 @@ impl Mapping {
         offset.is_multiple_of(8).then(|| self.word(offset))
     }
 
+    /// All of it as qwords, or `None` when it is read-only. For mappings of
+    /// which every page is there, as those of grants are.
+    #[must_use]
+    pub fn qwords(&self) -> Option<&[AtomicU64]> {
+        if self.access == Access::ReadOnly {
+            return None;
+        }
+        // SAFETY: the mapping is `len` bytes from a page's start, a multiple of
+        // 8, and lives as long as `self`; only atomics touch it.
+        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) })
+    }
+
     // The four below: callers have checked that `at` is in the mapping and
     // aligned for the type.
 

@@ -5,6 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod journal;
+
+pub use journal::{Journal, Place};
+
 /// A GPU's BAR0: registers below [`GGTT_BASE`], global page-table entries
 /// from there.
 ///

@@ -1,12 +1,14 @@
-//! A shared area: made by vgpud, opened by the device model.
+//! A shared area: its parts, its two ends, and their doorbells.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use crate::layout::{GGTT_ENTRIES, Layout, MAGIC, PAGE_WORDS, VERSION, header, index, slots_valid};
-use crate::mapping::{self, AreaWords};
-use crate::{Consumer, Event, EventBell, GgttTable, Producer, Request, TableChanges, Words};
+use crate::{
+    AreaWords, Consumer, Event, EventBell, GgttTable, KeptPart, Producer, Request, TableChanges,
+    Words,
+};
 
 /// Sizes of an area's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +55,11 @@ pub enum AreaError {
     },
 }
 
-fn system(what: &'static str) -> impl FnOnce(io::Error) -> AreaError {
+pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> AreaError {
     move |source| AreaError::System { what, source }
 }
 
-fn expect_field(
+pub(crate) fn expect_field(
     field: &'static str,
     value: u64,
     allowed: impl TryInto<u64>,
@@ -86,6 +88,37 @@ fn layout(submit_slots: u64, complete_slots: u64) -> Result<Layout, AreaError> {
             allowed: "powers of two from 0x2 to 0x10000".into(),
         }
     })
+}
+
+/// The layout that a header tells of. Its fields are copied once; what the peer
+/// changes later is of no consequence.
+pub(crate) fn checked_layout(words: &AreaWords) -> Result<Layout, AreaError> {
+    if words.count() < PAGE_WORDS {
+        return Err(AreaError::Field {
+            field: "size in bytes",
+            value: in_bytes(words.count()),
+            allowed: "at least 0x1000".into(),
+        });
+    }
+    let field = |at| words.load(at, Ordering::Acquire);
+    expect_field("magic", field(header::MAGIC), MAGIC)?;
+    expect_field("version", field(header::VERSION), VERSION)?;
+    expect_field(
+        "entries of the page table",
+        field(header::GGTT_ENTRIES),
+        GGTT_ENTRIES,
+    )?;
+    let layout = layout(field(header::SUBMIT_SLOTS), field(header::COMPLETE_SLOTS))?;
+    expect_field("size in the header", field(header::BYTES), layout.bytes())?;
+    Ok(layout)
+}
+
+fn expect_words(words: &AreaWords, layout: &Layout) -> Result<(), AreaError> {
+    expect_field("size in bytes", in_bytes(words.count()), layout.bytes())
+}
+
+fn in_bytes(words: usize) -> u64 {
+    u64::try_from(words).map_or(u64::MAX, |n| n.saturating_mul(8))
 }
 
 /// The two doorbells of an area.
@@ -172,6 +205,8 @@ pub struct DaemonEnd {
     pub ggtt: GgttTable,
     /// Counts changes of protected frames.
     pub changes: TableChanges,
+    /// What the device model keeps for its successor.
+    pub kept: KeptPart,
 }
 
 /// The device model's end of an area.
@@ -184,29 +219,40 @@ pub struct DeviceEnd {
     pub ggtt: GgttTable,
     /// Counts changes of protected frames.
     pub changes: TableChanges,
+    /// What the device model keeps for its successor.
+    pub kept: KeptPart,
 }
 
-/// One vGPU's shared memory: a memfd and its mapping.
-pub struct SharedArea {
-    fd: OwnedFd,
-    words: AreaWords,
-    layout: Layout,
+/// The memory that vgpud and the device model of one vGPU share, wherever it
+/// comes from.
+#[derive(Clone)]
+pub struct Area {
+    pub(crate) words: AreaWords,
+    pub(crate) layout: Layout,
 }
 
-impl SharedArea {
-    /// A new area with empty rings and an empty page table.
+impl Area {
+    /// How many words an area with rings of these sizes has.
     ///
     /// # Errors
-    /// [`AreaError::Field`] for a bad number of slots, [`AreaError::System`].
-    pub fn create(config: AreaConfig) -> Result<Self, AreaError> {
+    /// [`AreaError::Field`] for a bad number of slots.
+    pub fn size(config: AreaConfig) -> Result<usize, AreaError> {
+        Ok(layout(config.submit_slots.into(), config.complete_slots.into())?.words)
+    }
+
+    /// Makes `words`, which are 0, an area with empty rings and an empty page
+    /// table.
+    ///
+    /// # Errors
+    /// [`AreaError::Field`] for a bad number of slots, or when there are not as
+    /// many words as [`Area::size`] says.
+    pub fn format(words: AreaWords, config: AreaConfig) -> Result<Self, AreaError> {
         let layout = layout(config.submit_slots.into(), config.complete_slots.into())?;
-        let fd = mapping::create(layout.bytes()).map_err(system("create a memfd"))?;
-        let words = AreaWords::map(&fd, layout.words).map_err(system("map a memfd"))?;
-        let bytes = u64::try_from(layout.bytes()).unwrap_or(u64::MAX);
+        expect_words(&words, &layout)?;
         let entries = u64::try_from(GGTT_ENTRIES).unwrap_or(u64::MAX);
         for (at, value) in [
             (header::VERSION, VERSION),
-            (header::BYTES, bytes),
+            (header::BYTES, in_bytes(layout.words)),
             (header::SUBMIT_SLOTS, layout.submit.capacity),
             (header::COMPLETE_SLOTS, layout.complete.capacity),
             (header::GGTT_ENTRIES, entries),
@@ -214,49 +260,53 @@ impl SharedArea {
         ] {
             words.store(at, value, Ordering::Release);
         }
-        Ok(Self { fd, words, layout })
+        Ok(Self { words, layout })
     }
 
-    /// The area behind a descriptor that [`SharedArea::create`] made in
-    /// another process.
+    /// The area that the other side made of `words`.
     ///
     /// # Errors
-    /// [`AreaError`] when its size is not sealed, its header is not one of
-    /// this version, or it cannot be mapped.
-    pub fn open(fd: OwnedFd) -> Result<Self, AreaError> {
-        let size = mapping::sealed_size(&fd)
-            .map_err(system("read the size of a memfd"))?
-            .ok_or(AreaError::NotSealed)?;
-        if size < 4096 {
-            return Err(AreaError::Field {
-                field: "size in bytes",
-                value: size,
-                allowed: "at least 0x1000".into(),
-            });
+    /// [`AreaError::Field`] when its header is not one of this version, or does
+    /// not go with the number of words.
+    pub fn check(words: AreaWords) -> Result<Self, AreaError> {
+        let layout = checked_layout(&words)?;
+        expect_words(&words, &layout)?;
+        Ok(Self { words, layout })
+    }
+
+    /// Copies all of it to `to`: what a device model that died left goes to
+    /// its successor's area.
+    ///
+    /// # Errors
+    /// [`AreaError::Field`] when the areas are not of one size.
+    pub fn copy_to(&self, to: &Self) -> Result<(), AreaError> {
+        for (field, ours, theirs) in [
+            (
+                "slots of the submit ring",
+                self.layout.submit,
+                to.layout.submit,
+            ),
+            (
+                "slots of the complete ring",
+                self.layout.complete,
+                to.layout.complete,
+            ),
+        ] {
+            expect_field(field, theirs.capacity, ours.capacity)?;
         }
-        let page = AreaWords::map(&fd, PAGE_WORDS).map_err(system("map a memfd"))?;
-        // Copied once; what the peer changes later is of no consequence.
-        let field = |at| page.load(at, Ordering::Acquire);
-        expect_field("magic", field(header::MAGIC), MAGIC)?;
-        expect_field("version", field(header::VERSION), VERSION)?;
-        expect_field(
-            "entries of the page table",
-            field(header::GGTT_ENTRIES),
-            GGTT_ENTRIES,
-        )?;
-        let layout = layout(field(header::SUBMIT_SLOTS), field(header::COMPLETE_SLOTS))?;
-        expect_field("size in the header", field(header::BYTES), layout.bytes())?;
-        expect_field("size in bytes", size, layout.bytes())?;
-        let words = AreaWords::map(&fd, layout.words).map_err(system("map a memfd"))?;
-        Ok(Self { fd, words, layout })
+        for at in PAGE_WORDS..self.layout.words {
+            to.words.store(
+                at,
+                self.words.load(at, Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
+        }
+        self.words.fence();
+        Ok(())
     }
 
-    /// Another descriptor of the same area, for the other end.
-    ///
-    /// # Errors
-    /// When the process has no more descriptors.
-    pub fn share(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+    fn kept(&self) -> KeptPart {
+        KeptPart::new(self.words.clone(), self.layout.kept)
     }
 
     fn changes(&self) -> TableChanges {
@@ -272,6 +322,7 @@ impl SharedArea {
             events: Producer::new(self.words.clone(), bells.complete, self.layout.complete),
             ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
             changes: self.changes(),
+            kept: self.kept(),
         }
     }
 
@@ -284,12 +335,31 @@ impl SharedArea {
             events: Consumer::new(self.words.clone(), bells.complete, self.layout.complete),
             ggtt: GgttTable::new(self.words.clone(), self.layout.ggtt),
             changes: self.changes(),
+            kept: self.kept(),
         }
     }
-}
 
-impl AsFd for SharedArea {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// [`Area::device_end`] for the successor of a device model that
+    /// died: it goes on in the rings where that one was.
+    #[must_use]
+    pub fn resumed_device_end(&self, bells: Bells) -> DeviceEnd {
+        let end = self.device_end(bells);
+        DeviceEnd {
+            requests: end.requests.resumed(),
+            events: end.events.resumed(),
+            ..end
+        }
+    }
+
+    /// [`Area::daemon_end`] for the successor of a vgpud that died,
+    /// likewise.
+    #[must_use]
+    pub fn resumed_daemon_end(&self, bells: Bells) -> DaemonEnd {
+        let end = self.daemon_end(bells);
+        DaemonEnd {
+            requests: end.requests.resumed(),
+            events: end.events.resumed(),
+            ..end
+        }
     }
 }

@@ -1,8 +1,10 @@
-//! The doorbell of one host: an eventfd.
+//! The doorbell of one host: an eventfd. Between domains, a channel of
+//! theirs beside it.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -10,6 +12,49 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::{read, write};
 
 use crate::Doorbell;
+
+/// A channel to another domain, which rings by it and is rung by it.
+///
+/// As with Xen's event channels, what the other domain rings is kept until
+/// [`BellChannel::take`], and counts once however often it rang.
+pub trait BellChannel: fmt::Debug + Send + Sync {
+    /// Rings at the other end. Never blocks, and does nothing when there is no
+    /// other end any more.
+    fn ring(&self);
+    /// Forgets that the other end rang, and lets it ring again. Called before
+    /// a look at what the ring may be about.
+    fn take(&self);
+    /// A descriptor that becomes readable when the other end rings.
+    fn fd(&self) -> BorrowedFd<'_>;
+}
+
+/// Who rings beside this process.
+#[derive(Debug)]
+enum Peer {
+    /// Another process, by a descriptor that is waited on, never read or
+    /// written here.
+    Process(OwnedFd),
+    /// Another domain.
+    Domain(Arc<dyn BellChannel>),
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Process(fd) => fd.as_fd(),
+            Self::Domain(channel) => channel.fd(),
+        }
+    }
+}
+
+impl Peer {
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Process(fd) => Self::Process(fd.try_clone()?),
+            Self::Domain(channel) => Self::Domain(Arc::clone(channel)),
+        })
+    }
+}
 
 /// An eventfd as doorbell.
 ///
@@ -22,11 +67,16 @@ use crate::Doorbell;
 /// rung by a process through a descriptor that one it does not trust has as
 /// well: such a peer gets the [`EventBell::ear`] of a bell, and what it rings
 /// itself is the [`EventBell::with_peer`] of another.
+///
+/// To another domain there is an [`EventBell::to_domain`] where it is rung and
+/// an [`EventBell::from_domain`] where it is waited on. Which of a domain's
+/// bells were rung cannot be told apart, so there is one waiter to a channel.
 #[derive(Debug)]
 pub struct EventBell {
     fd: OwnedFd,
-    /// What the peer rings; waited on, never read or written here.
-    peer: Option<OwnedFd>,
+    peer: Option<Peer>,
+    /// Rung in `fd`'s place.
+    away: Option<Arc<dyn BellChannel>>,
     /// Made by the first wait: who only rings needs none. `None` in it when
     /// the system had no descriptor left.
     edges: OnceLock<Option<Epoll>>,
@@ -49,6 +99,7 @@ impl EventBell {
         Self {
             fd,
             peer: None,
+            away: None,
             edges: OnceLock::new(),
         }
     }
@@ -61,7 +112,30 @@ impl EventBell {
     /// When the system has no more descriptors.
     pub fn with_peer(peer: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            peer: Some(peer),
+            peer: Some(Peer::Process(peer)),
+            ..Self::new()?
+        })
+    }
+
+    /// The doorbell at the other end of `channel`: ringing it rings there.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn to_domain(channel: Arc<dyn BellChannel>) -> io::Result<Self> {
+        Ok(Self {
+            away: Some(channel),
+            ..Self::new()?
+        })
+    }
+
+    /// The doorbell at this end of `channel`, which the other domain rings,
+    /// and this process as well.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn from_domain(channel: Arc<dyn BellChannel>) -> io::Result<Self> {
+        Ok(Self {
+            peer: Some(Peer::Domain(channel)),
             ..Self::new()?
         })
     }
@@ -72,7 +146,7 @@ impl EventBell {
     /// # Errors
     /// When the system has no more descriptors.
     pub fn ear(&self) -> io::Result<OwnedFd> {
-        Ok(epoll(&[&self.fd])?.0)
+        Ok(epoll(&[self.fd.as_fd()])?.0)
     }
 
     /// Another handle of the same doorbell.
@@ -80,16 +154,25 @@ impl EventBell {
     /// # Errors
     /// When the process has no more descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let peer = self.peer.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let peer = self.peer.as_ref().map(Peer::try_clone).transpose()?;
         Ok(Self {
             peer,
+            away: self.away.clone(),
             ..Self::from_fd(self.fd.try_clone()?)
         })
     }
 
+    /// Lets another domain ring again.
+    fn take(&self) {
+        if let Some(Peer::Domain(channel)) = &self.peer {
+            channel.take();
+        }
+    }
+
     fn edges(&self) -> Option<&Epoll> {
         let make = || {
-            let fds: Vec<&OwnedFd> = std::iter::once(&self.fd).chain(&self.peer).collect();
+            let own = std::iter::once(self.fd.as_fd());
+            let fds: Vec<_> = own.chain(self.peer.as_ref().map(Peer::as_fd)).collect();
             epoll(&fds).ok()
         };
         self.edges.get_or_init(make).as_ref()
@@ -97,7 +180,7 @@ impl EventBell {
 }
 
 /// An epoll instance that reports each ring of `fds` once.
-fn epoll(fds: &[&OwnedFd]) -> io::Result<Epoll> {
+fn epoll(fds: &[BorrowedFd<'_>]) -> io::Result<Epoll> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     for fd in fds {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
@@ -120,6 +203,9 @@ impl From<EventBell> for OwnedFd {
 
 impl Doorbell for EventBell {
     fn ring(&self) {
+        if let Some(channel) = &self.away {
+            return channel.ring();
+        }
         let one = 1_u64.to_ne_bytes();
         if write(&self.fd, &one).is_err() {
             // The counter is full, which only a hostile peer does: without a
@@ -134,6 +220,7 @@ impl Doorbell for EventBell {
             // Without descriptors: slow, but the rings work.
             let pause = Duration::from_millis(1);
             std::thread::sleep(timeout.map_or(pause, |t| t.min(pause)));
+            self.take();
             return true;
         };
         // Rounded up, so that a wait is never shorter than asked for.
@@ -142,14 +229,19 @@ impl Doorbell for EventBell {
             EpollTimeout::try_from(ms).unwrap_or(EpollTimeout::MAX)
         });
         // An interrupted wait counts as rung: the caller looks again.
-        epoll
+        let rung = epoll
             .wait(&mut [EpollEvent::empty()], timeout)
-            .map_or(true, |n| n > 0)
+            .map_or(true, |n| n > 0);
+        if rung {
+            self.take();
+        }
+        rung
     }
 
     fn clear(&self) {
         // It fails only when nobody rang.
         let _ = read(&self.fd, &mut [0; 8]);
+        self.take();
     }
 }
 

@@ -80,17 +80,73 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
         self
     }
 
+    /// Goes on in a ring whose consumer is gone, behind the last message
+    /// that it is known to have taken. What the index says is no more than a
+    /// claim; if it is impossible, the first look at the ring says so.
+    #[must_use]
+    pub fn resumed(mut self) -> Self {
+        let index = |at| self.words.load(self.place.indices + at, Ordering::Acquire);
+        self.head = index(index::CONSUMER);
+        self.tail = self.head;
+        // A former consumer may have died asleep: a producer that rang for
+        // that sleep would not ring for ours, did we announce the same.
+        self.sleeps = index(index::SLEEPS).wrapping_add(1) & !1;
+        let sleeps = self.place.indices + index::SLEEPS;
+        self.words.store(sleeps, self.sleeps, Ordering::Relaxed);
+        self
+    }
+
     /// The next message, if there is one. Never blocks.
     ///
     /// # Errors
     /// [`RingError`] when the producer's index is impossible or the message
     /// does not decode.
     pub fn pop(&mut self) -> Result<Option<M>, RingError> {
+        let message = self.peek();
+        // One that does not decode is taken, too; the ring is broken anyway.
+        if !matches!(message, Ok(None) | Err(RingError::Index { .. })) {
+            self.take();
+        }
+        message
+    }
+
+    /// The next message, which stays in the ring until [`Consumer::take`].
+    /// Never blocks.
+    ///
+    /// # Errors
+    /// As [`Consumer::pop`].
+    pub fn peek(&mut self) -> Result<Option<M>, RingError> {
         if !self.ready()? {
             return Ok(None);
         }
         let at = slot_at(self.place, self.head);
         let slot = std::array::from_fn(|i| self.words.load(at + i, Ordering::Relaxed));
+        Ok(Some(M::decode(slot)?))
+    }
+
+    /// Messages ever taken.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.head
+    }
+
+    /// Takes messages up to number `head` that a former consumer took but did
+    /// not come to give the slots of back. A `head` that lies behind, or
+    /// further ahead than the ring is long, is ignored.
+    pub fn take_up_to(&mut self, head: u64) {
+        let ahead = head.wrapping_sub(self.head);
+        if ahead != 0 && ahead <= self.place.capacity {
+            self.head = head.wrapping_sub(1);
+            self.tail = head;
+            self.take();
+        }
+    }
+
+    /// Takes the message that [`Consumer::peek`] gave.
+    pub fn take(&mut self) {
+        if self.head == self.tail {
+            return;
+        }
         self.head = self.head.wrapping_add(1);
         // Release: the producer may overwrite the slot once it sees this.
         self.words.store(
@@ -98,7 +154,6 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
             self.head,
             Ordering::Release,
         );
-        Ok(Some(M::decode(slot)?))
     }
 
     /// Whether there is a message.

@@ -11,7 +11,11 @@ pub const GGTT_ENTRIES: usize = 1 << 20;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VGPURING");
 
 /// Version of this layout and of the messages.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
+
+/// Words in which a device model keeps what its successor needs when it dies:
+/// a value for each register of BAR0's first 2 MiB, and 320 KiB for the rest.
+pub const KEPT_WORDS: usize = (2 << 20) / 8 + 80 * PAGE_WORDS;
 
 /// The words of the header.
 pub mod header {
@@ -69,6 +73,8 @@ pub struct Layout {
     pub submit: RingPlace,
     /// The complete ring.
     pub complete: RingPlace,
+    /// The first of the words a device model keeps.
+    pub kept: usize,
     /// The first entry of the global page table.
     pub ggtt: usize,
     /// Words in all.
@@ -93,10 +99,12 @@ impl Layout {
             Some((place, place.slots + words.next_multiple_of(PAGE_WORDS)))
         };
         let (submit, end) = ring(PAGE_WORDS, submit_slots)?;
-        let (complete, ggtt) = ring(end, complete_slots)?;
+        let (complete, kept) = ring(end, complete_slots)?;
+        let ggtt = kept + KEPT_WORDS;
         Some(Self {
             submit,
             complete,
+            kept,
             ggtt,
             words: ggtt + GGTT_ENTRIES,
         })
@@ -118,8 +126,10 @@ mod tests {
         let l = Layout::new(2, 1 << 16).unwrap();
         assert_eq!(l.submit.slots, 2 * PAGE_WORDS);
         assert_eq!(l.complete.indices, 3 * PAGE_WORDS);
-        assert_eq!(l.ggtt, 4 * PAGE_WORDS + (1 << 18));
-        assert_eq!(l.bytes(), 4 * 4096 + (2 << 20) + (8 << 20));
+        assert_eq!(l.kept, 4 * PAGE_WORDS + (1 << 18));
+        assert_eq!(l.ggtt, l.kept + KEPT_WORDS);
+        assert!(l.ggtt.is_multiple_of(PAGE_WORDS));
+        assert_eq!(l.bytes(), l.kept * 8 + (2 << 20) + (320 << 10) + (8 << 20));
     }
 
     #[test]

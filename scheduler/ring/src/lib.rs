@@ -1,9 +1,9 @@
 //! Shared rings between device models and vgpud, and their messages.
 //!
 //! One shared area belongs to each vGPU. It holds the submit ring (device
-//! model to vgpud), the complete ring (vgpud to device model) and the guest's
-//! global page table, which the device model writes and vgpud reads at
-//! submission.
+//! model to vgpud), the complete ring (vgpud to device model), what a device
+//! model keeps for its successor, should it die, and the guest's global page
+//! table, which the device model writes and vgpud reads at submission.
 //!
 //! ```text
 //! page 0        header: magic, version, bytes, slots of each ring, GGTT entries
@@ -11,7 +11,8 @@
 //! then          its slots
 //! next page     indices of the complete ring
 //! then          its slots
-//! then          guest GGTT: 2^20 qwords, one per 4 KiB page of 4 GiB
+//! next page     what the device model keeps for its successor
+//! next page     guest GGTT: 2^20 qwords, one per 4 KiB page of 4 GiB
 //! ```
 //!
 //! A ring has one producer and one consumer. Each of its three indices has a
@@ -35,19 +36,25 @@ mod changes;
 mod consumer;
 mod error;
 mod ggtt;
+mod kept;
 pub mod layout;
 mod mapping;
+mod memfd;
 mod msg;
+mod pipe;
 mod producer;
 mod words;
 
-pub use area::{AreaConfig, AreaError, Bells, DaemonEnd, DeviceBells, DeviceEnd, SharedArea};
-pub use bell::EventBell;
+pub use area::{Area, AreaConfig, AreaError, Bells, DaemonEnd, DeviceBells, DeviceEnd};
+pub use bell::{BellChannel, EventBell};
 pub use changes::TableChanges;
 pub use consumer::{Consumer, DEFAULT_SPIN, Wake};
 pub use error::{PushError, RingError};
 pub use ggtt::GgttTable;
-pub use mapping::AreaWords;
+pub use kept::KeptPart;
+pub use mapping::{AreaWords, WordMemory};
+pub use memfd::SharedArea;
 pub use msg::{DecodeError, Event, FaultReason, Message, Outcome, Request, SLOT_QWORDS, Slot};
+pub use pipe::{PIPE_AREA_WORDS, PIPE_WORDS, Pipe, PipeError, PipeLimits, PipeMessage, PipePlace};
 pub use producer::Producer;
 pub use words::{Doorbell, Words};

@@ -1,4 +1,4 @@
-//! The memfd behind a shared area, and its mapping.
+//! The memfd behind a shared area, its mapping, and other memory in its place.
 #![expect(
     unsafe_code,
     reason = "the one module that maps memory shared with another process"
@@ -51,23 +51,42 @@ pub(crate) fn sealed_size(fd: &OwnedFd) -> io::Result<Option<u64>> {
     Ok(u64::try_from(fstat(fd)?.st_size).ok())
 }
 
-/// The words of a shared area. A handle: clones reach the same mapping, which
-/// ends with the last of them.
-#[derive(Clone)]
-pub struct AreaWords(Arc<Mapping>);
-
-struct Mapping {
-    start: NonNull<AtomicU64>,
-    words: usize,
+/// Memory of 64-bit words that others change at any time.
+pub trait WordMemory: Send + Sync + 'static {
+    /// All of it.
+    fn words(&self) -> &[AtomicU64];
 }
 
-// SAFETY: The mapping is plain shared memory, reached only through atomics,
-// and belongs to no thread.
-unsafe impl Send for Mapping {}
+/// The words of a shared area. A handle: clones reach the same memory, which
+/// is given back with the last of them.
+#[derive(Clone)]
+pub struct AreaWords {
+    start: NonNull<AtomicU64>,
+    words: usize,
+    /// What `start` points into.
+    _memory: Arc<dyn WordMemory>,
+}
+
+// SAFETY: What it points to is reached only through atomics, belongs to no
+// thread, and lives as long as `_memory`, which is Send and Sync.
+unsafe impl Send for AreaWords {}
 // SAFETY: As above; AtomicU64 is Sync.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for AreaWords {}
 
 impl AreaWords {
+    /// The words of `memory`.
+    #[must_use]
+    pub fn of(memory: Arc<dyn WordMemory>) -> Self {
+        let words = memory.words();
+        // The pointer is good as long as a shared borrow of what the Arc owns
+        // could be, which is as long as the Arc.
+        Self {
+            start: NonNull::from(words).cast(),
+            words: words.len(),
+            _memory: memory,
+        }
+    }
+
     /// Maps the first `words` words of `fd`, whose size is sealed and at least
     /// that.
     pub(crate) fn map(fd: &OwnedFd, words: usize) -> io::Result<Self> {
@@ -87,18 +106,43 @@ impl AreaWords {
                 0,
             )
         }?;
-        Ok(Self(Arc::new(Mapping {
+        Ok(Self::of(Arc::new(Mapping {
             start: start.cast(),
             words,
         })))
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.words
+    }
+
     fn word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: The mapping holds `words` aligned words and lives as long as
-        // self; its size is sealed, so every page of it exists; the peer may
-        // change any word at any time, which is what an atomic allows.
-        let words = unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.words) };
+        // SAFETY: `_memory` holds `words` aligned words at `start` and lives as
+        // long as self; the peer may change any word at any time, which is what
+        // an atomic allows.
+        let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) };
         &words[index]
+    }
+}
+
+struct Mapping {
+    start: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: The mapping is plain shared memory, reached only through atomics,
+// and belongs to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: As above; AtomicU64 is Sync.
+unsafe impl Sync for Mapping {}
+
+impl WordMemory for Mapping {
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: The mapping holds `words` aligned words and lives as long as
+        // self; its size is sealed, so every page of it exists.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 }
 

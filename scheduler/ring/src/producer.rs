@@ -35,12 +35,52 @@ impl<M: Message, W: Words, D: Doorbell> Producer<M, W, D> {
         }
     }
 
+    /// Goes on in a ring whose producer is gone, behind the last message that
+    /// it is known to have sent. Rings the doorbell: that one may not have
+    /// come to it.
+    #[must_use]
+    pub fn resumed(mut self) -> Self {
+        let index = |at| self.words.load(self.place.indices + at, Ordering::Acquire);
+        self.tail = index(index::PRODUCER);
+        self.head = index(index::CONSUMER);
+        self.bell.ring();
+        self
+    }
+
+    /// Sends what a former producer wrote into slots up to message `tail` but
+    /// did not come to send. A `tail` that lies behind, or further ahead than
+    /// the ring is long, is ignored.
+    pub fn send_up_to(&mut self, tail: u64) {
+        let ahead = tail.wrapping_sub(self.tail);
+        if ahead != 0 && ahead <= self.place.capacity {
+            self.tail = tail;
+            let at = self.place.indices + index::PRODUCER;
+            self.words.store(at, tail, Ordering::Release);
+            self.bell.ring();
+        }
+    }
+
+    /// Messages ever sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.tail
+    }
+
     /// Sends `message` and wakes the consumer if it sleeps.
     ///
     /// # Errors
     /// [`PushError::Full`], or [`PushError::Broken`] when the consumer's index
     /// is impossible; the message was not sent.
     pub fn push(&mut self, message: M) -> Result<(), PushError> {
+        self.push_noting(message, |_| {})
+    }
+
+    /// Like [`Producer::push`]. When the message is in its slot and nobody can
+    /// see it yet, `note` is told how many messages will have been sent.
+    ///
+    /// # Errors
+    /// As [`Producer::push`]; nothing is noted then.
+    pub fn push_noting(&mut self, message: M, note: impl FnOnce(u64)) -> Result<(), PushError> {
         if self.tail.wrapping_sub(self.head) >= self.place.capacity && self.free()? == 0 {
             return Err(PushError::Full);
         }
@@ -49,6 +89,7 @@ impl<M: Message, W: Words, D: Doorbell> Producer<M, W, D> {
             self.words.store(at + i, qword, Ordering::Relaxed);
         }
         self.tail = self.tail.wrapping_add(1);
+        note(self.tail);
         let tail = self.place.indices + index::PRODUCER;
         self.words.store(tail, self.tail, Ordering::Release);
         // The consumer stores SLEEPS, fences, then loads our index. With a

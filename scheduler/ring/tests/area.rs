@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use vgpu_ring::layout::{PAGE_WORDS, header, index};
+use vgpu_ring::layout::{KEPT_WORDS, PAGE_WORDS, header, index};
 use vgpu_ring::{
     AreaConfig, AreaError, Bells, DaemonEnd, DeviceEnd, Doorbell, Event, PushError, Request,
     RingError, SharedArea, Wake,
@@ -219,4 +219,80 @@ fn a_bad_number_of_slots_is_named() {
         "shared area: slots of the complete ring is 0x3, \
          allowed: powers of two from 0x2 to 0x10000"
     );
+}
+
+#[test]
+fn what_is_kept_stays_and_ends_at_its_end() {
+    let p = pair();
+    for word in [0, KEPT_WORDS - 1] {
+        assert_eq!(p.device.kept.load(word), 0);
+        p.device.kept.store(word, 7);
+        assert_eq!(p.daemon.kept.load(word), 7);
+    }
+    p.device.kept.store(KEPT_WORDS, 1);
+    assert_eq!(p.device.kept.load(KEPT_WORDS), 0);
+    assert_eq!(p.device.ggtt.load(0), 0);
+}
+
+#[test]
+fn successors_go_on_where_the_dead_were() {
+    let area = SharedArea::create(SMALL).unwrap();
+    let bells = Bells::new().unwrap();
+    let mut daemon = area.daemon_end(bells.try_clone().unwrap());
+    let mut device = area.device_end(bells.try_clone().unwrap());
+    let ping = |token| Request::Ping { token };
+    let pong = |token| Event::Pong { token };
+    for token in 0..7 {
+        device.requests.push(ping(token)).unwrap();
+        assert_eq!(daemon.requests.pop(), Ok(Some(ping(token))));
+        daemon.events.push(pong(token)).unwrap();
+        assert_eq!(device.events.pop(), Ok(Some(pong(token))));
+    }
+    device.requests.push(ping(7)).unwrap();
+    daemon.events.push(pong(7)).unwrap();
+    daemon.events.push(pong(8)).unwrap();
+    assert_eq!(device.events.peek(), Ok(Some(pong(7))));
+    assert_eq!(device.events.arm(), Ok(true));
+
+    let mut device = area.resumed_device_end(bells.try_clone().unwrap());
+    assert_eq!(device.events.taken(), 7);
+    assert_eq!(device.events.peek(), Ok(Some(pong(7))));
+    device.events.take();
+    assert_eq!(device.events.pop(), Ok(Some(pong(8))));
+    assert_eq!(device.requests.sent(), 8);
+    device.requests.push(ping(8)).unwrap();
+
+    let mut daemon = area.resumed_daemon_end(bells);
+    assert_eq!(daemon.requests.pop(), Ok(Some(ping(7))));
+    assert_eq!(daemon.requests.pop(), Ok(Some(ping(8))));
+    daemon.events.push(pong(9)).unwrap();
+    assert_eq!(device.events.pop(), Ok(Some(pong(9))));
+}
+
+#[test]
+fn a_successor_sends_and_takes_what_the_dead_had_decided() {
+    let area = SharedArea::create(SMALL).unwrap();
+    let bells = Bells::new().unwrap();
+    let mut daemon = area.daemon_end(bells.try_clone().unwrap());
+    let mut device = area.device_end(bells.try_clone().unwrap());
+    let mut noted = 0;
+    let ping = Request::Ping { token: 1 };
+    device.requests.push_noting(ping, |n| noted = n).unwrap();
+    assert_eq!(noted, 1);
+    // As if it had died between the note and the index.
+    let producer = PAGE_WORDS + index::PRODUCER;
+    let file = File::from(area.share().unwrap());
+    poke(&file, producer, 0);
+    daemon.events.push(Event::Pong { token: 1 }).unwrap();
+    let mut device = area.resumed_device_end(bells);
+    assert_eq!(daemon.requests.pop(), Ok(None));
+    for impossible in [0, 6, u64::MAX] {
+        device.requests.send_up_to(impossible);
+        device.events.take_up_to(impossible);
+    }
+    assert_eq!((device.requests.sent(), device.events.taken()), (0, 0));
+    device.requests.send_up_to(1);
+    assert_eq!(daemon.requests.pop(), Ok(Some(ping)));
+    device.events.take_up_to(1);
+    assert_eq!(device.events.pop(), Ok(None));
 }

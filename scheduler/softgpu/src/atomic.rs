@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use gen8::cmd::flags::{self, atomic as op};
 
 use crate::bits::{join, lo};
+use crate::journal::Atomic;
 use crate::stream::{Stop, Streamer, address, operand};
 
 /// The general registers that hold operands and take the old value when
@@ -76,16 +77,29 @@ impl Streamer {
         } else {
             u64::from(self.memory.read_u32(space, at)?)
         };
-        let (new, returned) =
-            apply(code & 0x1f, wide, memory, one, two).ok_or(Stop::Instruction)?;
-        if wide {
-            self.memory.write_u64(space, at, new)?;
+        let effect = if let Some(effect) = self.notes.atomic() {
+            effect
         } else {
-            self.memory.write_u32(space, at, lo(new))?;
+            let (after, returned) =
+                apply(code & 0x1f, wide, memory, one, two).ok_or(Stop::Instruction)?;
+            Atomic {
+                before: memory,
+                after,
+                returned,
+            }
+        };
+        self.about_atomic(effect);
+        // A GPU that died had done it, or was about to: memory says which.
+        if memory == effect.before {
+            if wide {
+                self.memory.write_u64(space, at, effect.after)?;
+            } else {
+                self.memory.write_u32(space, at, lo(effect.after))?;
+            }
         }
         drop(guard);
         if dw0 & op::RETURN != 0 {
-            self.set_gpr(RETURNED, returned);
+            self.set_gpr(RETURNED, effect.returned);
         }
         Ok(())
     }

@@ -90,6 +90,7 @@ impl Streamer {
         self.predication = 0;
         self.setup = Setup::default();
         self.awaited = None;
+        self.begin_notes(descriptor);
         if descriptor.addressing_mode() != Descriptor::MODE_PPGTT48 {
             return Err(Stop::Instruction);
         }
@@ -194,6 +195,16 @@ impl Streamer {
                 self.core.registers.set(offset, v);
             }
         }
+        self.take_effect(|i| image.dword(lrc::PRIVATE + PRIVATE_HEADER + count + i));
+    }
+
+    /// What the context keeps in the part of its image that is the GPU's own.
+    pub(crate) fn own_state(&self) -> Vec<u32> {
+        let offsets = self.core.platform.rules.context(self.engine);
+        let mut own = vec![PRIVATE_MAGIC, 0, self.predication];
+        own.extend(offsets.map(|o| self.core.registers.get(o)));
+        own[1] = u32::try_from(own.len() - PRIVATE_HEADER).unwrap_or(u32::MAX);
+        own
     }
 
     fn load_batches(&mut self, image: &Image) {
@@ -272,18 +283,9 @@ impl Streamer {
         put(lrc::SBB_HEAD_UDW, hi(b.second))?;
         put(lrc::SBB_STATE, b.second_state)?;
         if self.context.control & lrc::SAVE_INHIBIT == 0 {
-            let offsets = core.platform.rules.context(e);
-            let values: Vec<u32> = offsets.map(|o| core.registers.get(o)).collect();
-            let header = [
-                PRIVATE_MAGIC,
-                u32::try_from(values.len()).unwrap_or(u32::MAX),
-                self.predication,
-            ];
-            let bytes: Vec<u8> = header
-                .iter()
-                .chain(&values)
-                .flat_map(|v| v.to_le_bytes())
-                .collect();
+            let mut own = self.own_state();
+            own.extend(self.notes.effect());
+            let bytes: Vec<u8> = own.iter().flat_map(|v| v.to_le_bytes()).collect();
             self.memory
                 .write_for(Why::Context, Space::Ggtt, at(d, lrc::PRIVATE), &bytes)?;
         }
@@ -344,7 +346,8 @@ mod tests {
         for platform in gen8::platform::PLATFORMS {
             for e in Engine::ALL {
                 let registers = platform.rules.context(e).count();
-                let end = lrc::PRIVATE + PRIVATE_HEADER + registers;
+                let effect = crate::journal::EFFECT_DWORDS;
+                let end = lrc::PRIVATE + PRIVATE_HEADER + registers + effect;
                 assert!(end <= lrc::PAGE_DWORDS, "{platform} {e:?}");
             }
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
 use gen8::{Engine, Platform, csb, irq, ring};
-use gpu_bus::{Dma, DmaFault, InterruptLine};
+use gpu_bus::{Dma, DmaFault, InterruptLine, Journal};
 
 use crate::Config;
 use crate::bits::{hi, lo};
@@ -32,6 +32,7 @@ pub(crate) struct Core {
     dma: Arc<dyn Dma>,
     log: Option<Arc<WriteLog>>,
     observer: Option<Arc<dyn Observer>>,
+    pub(crate) journal: Option<Arc<dyn Journal>>,
     pub(crate) registers: Registers,
     pub(crate) ggtt: Ggtt,
     pub(crate) interrupts: Interrupts,
@@ -56,6 +57,7 @@ impl Core {
             dma,
             log: config.write_log,
             observer: config.observer,
+            journal: config.journal,
             registers: Registers::new(config.platform.rules),
             ggtt: Ggtt::new(),
             interrupts: Interrupts::new(line),

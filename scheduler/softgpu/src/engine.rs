@@ -76,6 +76,7 @@ impl Streamer {
 
     fn run_context(&mut self, descriptor: Descriptor) -> Result<Next, Stop> {
         self.load(descriptor)?;
+        self.note_loaded();
         loop {
             if self.unit().attention() != 0
                 && let Some(next) = self.attend()?
@@ -89,6 +90,7 @@ impl Streamer {
                 continue;
             }
             self.step()?;
+            self.note();
             self.pace.command();
             self.keep_pace(false)?;
         }

@@ -18,6 +18,7 @@ mod execlist;
 mod fetch;
 mod ggtt;
 mod interrupt;
+mod journal;
 mod math;
 mod memory;
 mod mi;
@@ -44,7 +45,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use gen8::{Engine, Platform, ring};
-use gpu_bus::{BAR0_SIZE, Dma, GGTT_BASE, Gpu, InterruptLine};
+use gpu_bus::{BAR0_SIZE, Dma, GGTT_BASE, Gpu, InterruptLine, Journal};
 
 pub use counters::{BusCounters, Counters, EngineCounters};
 pub use observer::{Access, Observer, Why};
@@ -75,6 +76,9 @@ pub struct Config {
     pub write_log: Option<Arc<WriteLog>>,
     /// Who is told of every access to memory. For tests only.
     pub observer: Option<Arc<dyn Observer>>,
+    /// Where to note how far each engine is, for a GPU that goes on where
+    /// this one died.
+    pub journal: Option<Arc<dyn Journal>>,
 }
 
 /// The GPU. Its engines stop when it is dropped.

@@ -88,7 +88,8 @@ impl Streamer {
         )
     }
 
-    pub(crate) fn set_gpr(&self, n: u32, v: u64) {
+    pub(crate) fn set_gpr(&mut self, n: u32, v: u64) {
+        self.notes.changed = true;
         let at = ring::GPR0 + n * 8;
         self.core.set_ring(self.engine, at, lo(v));
         self.core.set_ring(self.engine, at + 4, hi(v));

@@ -22,6 +22,7 @@ impl Streamer {
             // These work under any predicate.
             op::SET_PREDICATE => {
                 self.predication = dw0 & 0xf;
+                self.notes.changed = true;
                 return Ok(());
             }
             op::BATCH_BUFFER_END => {
@@ -225,6 +226,7 @@ impl Streamer {
     }
 
     fn predicate(&mut self, dw0: u32) {
+        self.notes.changed = true;
         let reg = |o| {
             join(
                 self.core.ring(self.engine, o),

@@ -1,6 +1,7 @@
 //! Drawing: rows are read, combined and written.
 
 use crate::blit::Clip;
+use crate::journal::Effect;
 use crate::memory::Space;
 use crate::pattern::{Data, Mono, Pattern};
 use crate::stream::{Stop, Streamer};
@@ -116,13 +117,35 @@ impl Streamer {
                 *p = c;
             }
         }
-        let mut result = Ok(());
-        for i in 0..rows {
+        let drawn = self.notes.drawn();
+        let once = reads_destination(job.rop)
+            || source.is_some_and(|(s, sx, sy)| {
+                let to = (job.destination, job.area.left * pixel, job.area.top);
+                s.meets((sx * pixel, sy), to, rows, width)
+            });
+        let mut result = match drawn {
+            Some(Effect::Once) => Err(Stop::Instruction),
+            _ => Ok(()),
+        };
+        for (number, i) in (0..).zip(0..rows) {
+            if result.is_err() {
+                break;
+            }
             if self.unit().must_stop() {
                 result = Err(Stop::Reset);
                 break;
             }
             let i = if backwards { rows - 1 - i } else { i };
+            self.notes.row = once.then_some(number);
+            if let Some(Effect::Row(drawn)) = &drawn
+                && number <= drawn.number
+            {
+                if number == drawn.number {
+                    let (x, y) = (job.area.left * pixel, job.area.top + i);
+                    result = self.write_row(job.destination, x, y, &drawn.bytes);
+                }
+                continue;
+            }
             if let Some((s, sx, sy)) = source {
                 result = self.read_row(s, sx * pixel, sy + i, &mut row);
             }
@@ -139,6 +162,7 @@ impl Streamer {
                 break;
             }
         }
+        self.notes.row = None;
         self.row = row;
         self.row_under = dst;
         let drawn = usize::try_from(rows).unwrap_or(0).saturating_mul(len);
@@ -258,6 +282,7 @@ impl Streamer {
     }
 
     fn write_row(&mut self, s: Surface, x: i64, y: i64, row: &[u8]) -> Result<(), Stop> {
+        self.about_row(row);
         for (at, part) in s.pieces(x, y, row.len()) {
             if let Some(part) = row.get(part) {
                 self.memory.write(Space::Ppgtt, at, part)?;

@@ -13,6 +13,7 @@ use crate::context::Loaded;
 use crate::core::Core;
 use crate::counters::count;
 use crate::fetch::Fetcher;
+use crate::journal::Notes;
 use crate::memory::{AddressFault, Memory, Space};
 use crate::pace::Pace;
 use crate::position::{Batch, Flow, Ring};
@@ -58,6 +59,7 @@ pub(crate) struct Streamer {
     pub(crate) row: Vec<u8>,
     pub(crate) row_under: Vec<u8>,
     pub(crate) pace: Pace,
+    pub(crate) notes: Notes,
     /// Consecutive rounds that did nothing but wait or jump back.
     idle_rounds: u32,
     /// Commands not yet added to the counter.
@@ -89,6 +91,7 @@ impl Streamer {
             awaited: None,
             row: Vec::new(),
             row_under: Vec::new(),
+            notes: Notes::default(),
             idle_rounds: 0,
             executed: 0,
         }
@@ -159,6 +162,7 @@ impl Streamer {
 
     /// Moves past `n` dwords.
     fn advance(&mut self, n: u32) {
+        self.notes.moved = true;
         match self.flow {
             Flow::Ring => {
                 let head = self.ring.offset(self.ring.head, n * 4);
@@ -387,6 +391,7 @@ impl Streamer {
     /// Writes a register as a command does.
     pub(crate) fn write_register(&mut self, offset: u32, value: u32) {
         self.memory.touched = true;
+        self.notes.changed = true;
         let allowed =
             self.core
                 .command_write(self.engine, self.privileged(), offset & 0x7f_fffc, value);

@@ -73,6 +73,42 @@ impl Surface {
         })
     }
 
+    /// Whether `rows` rows of `len` bytes, from byte `x` of row `y` on, lie
+    /// where as many of another surface may.
+    pub(crate) fn meets(
+        &self,
+        from: (i64, i64),
+        to: (Self, i64, i64),
+        rows: i64,
+        len: i64,
+    ) -> bool {
+        let (first, end) = self.extent(from, rows, len);
+        let (to_first, to_end) = to.0.extent((to.1, to.2), rows, len);
+        first < to_end && to_first < end
+    }
+
+    /// Where these rows lie: the first byte and the end.
+    fn extent(&self, (x, y): (i64, i64), rows: i64, len: i64) -> (i128, i128) {
+        let wide = |v: i64| i128::from(v);
+        let (base, pitch) = (i128::from(self.base), wide(self.pitch));
+        let height = match self.tiling {
+            Tiling::Linear => {
+                let (a, b) = (wide(y) * pitch, wide(y + rows - 1) * pitch);
+                let first = base + wide(x);
+                return (first + a.min(b), first + a.max(b) + wide(len));
+            }
+            Tiling::X => 8,
+            Tiling::Y => 32,
+        };
+        // Whole rows of tiles, in either direction.
+        let (a, b) = (
+            wide(y.div_euclid(height) * height) * pitch,
+            wide((y + rows - 1).div_euclid(height) * height + height) * pitch,
+        );
+        let base = base & !0xfff;
+        (base + a.min(b), base + a.max(b))
+    }
+
     /// A number that orders rows and bytes as their places in memory do,
     /// for surfaces that overlap sensibly.
     pub(crate) fn order(&self, x: i64, y: i64) -> u64 {

@@ -117,10 +117,15 @@ impl EngineUnit {
         self.hardware.load(one, two);
     }
 
-    fn loaded(&self, state: &mut State, job: Job, slot: u8, pairs: Vec<(u32, u32)>) -> Loaded {
+    fn loaded(&self, state: &mut State, mut job: Job, slot: u8, pairs: Vec<(u32, u32)>) -> Loaded {
+        let tag = self.next_tag(state);
+        if let Some(log) = &self.flights {
+            let vgpu = job.client.id();
+            job.workload.depart(log, self.engine, vgpu, tag);
+        }
         Loaded {
             job,
-            tag: self.next_tag(state),
+            tag,
             slot,
             pairs,
             ran: Duration::ZERO,

@@ -32,6 +32,8 @@ pub struct VgpuConfig {
     pub scan_limits: ScanLimits,
     /// What was saved of it, if it is not new.
     pub restored: Option<SchedulerV1>,
+    /// Its guest was another vgpud's, which died.
+    pub adopted: bool,
 }
 
 /// Why a vGPU cannot go on: its device model broke the protocol, or it was

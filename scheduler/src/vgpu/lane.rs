@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use gen8::csb::Descriptor;
 
+use crate::flights::FlightSlot;
 use crate::workload::{InBatch, Shadow};
 
 /// Loads that may wait. A driver has one at the GPU and one behind it.
@@ -68,13 +69,26 @@ pub enum LoadError {
 /// What a lane's elements run from.
 pub type Shadows = [Shadow; AHEAD];
 
+/// A context that was taken off the engine before its end.
+pub struct Interrupted {
+    /// Where the guest has its image.
+    pub lrca: u32,
+    /// In which batch it is.
+    pub batch: Option<InBatch>,
+    /// Keeps that for a vgpud to come, until it is at the engine again.
+    pub slot: Option<FlightSlot>,
+}
+
 /// Loads, and the elements that are being run.
 #[derive(Default)]
 pub struct Lane {
     /// Elements that were at the engine and came back before they began.
     again: VecDeque<(Element, Descriptor)>,
-    /// The context among them that had begun, and in which batch it is.
-    interrupted: Option<(u32, Option<InBatch>)>,
+    /// Contexts that had begun.
+    interrupted: Vec<Interrupted>,
+    /// What was at the GPU when another vgpud died, until its contexts come
+    /// again.
+    remains: Vec<FlightSlot>,
     loads: VecDeque<Load>,
     last: Option<u64>,
     /// In the order they run.
@@ -136,8 +150,9 @@ impl Lane {
         }
     }
 
-    /// The next element is dealt with.
-    pub fn take(&mut self) {
+    /// The next element is dealt with. Its context, if it was interrupted, is
+    /// no more; what keeps its place is the caller's.
+    pub fn take(&mut self) -> Option<FlightSlot> {
         let mut taken = self.again.pop_front().map(|(_, d)| d);
         if taken.is_none()
             && let Some(load) = self.loads.front_mut()
@@ -145,20 +160,44 @@ impl Lane {
             taken = load.descriptors.get(load.next).copied();
             load.next += 1;
         }
-        self.interrupted
-            .take_if(|(lrca, _)| taken.is_some_and(|d| d.lrca() == *lrca));
         self.alone = false;
+        let lrca = taken?.lrca();
+        let at = self.interrupted.iter().position(|i| i.lrca == lrca)?;
+        self.interrupted.remove(at).slot
     }
 
-    /// The context `lrca` was taken off the engine before its end, in `batch`.
-    pub const fn interrupt(&mut self, lrca: u32, batch: Option<InBatch>) {
-        self.interrupted = Some((lrca, batch));
+    /// A context was taken off the engine before its end.
+    pub fn interrupt(&mut self, context: Interrupted) {
+        self.interrupted.retain(|i| i.lrca != context.lrca);
+        self.interrupted.push(context);
     }
 
-    /// The context that is to go on where it was taken off, and in which batch
-    /// that was.
-    pub const fn interrupted(&self) -> Option<(u32, Option<InBatch>)> {
-        self.interrupted
+    /// Whether the context `lrca` is to go on where it was taken off, and in
+    /// which batch that was.
+    pub fn resumes(&self, lrca: u32) -> Option<Option<InBatch>> {
+        let mut all = self.interrupted.iter();
+        all.find(|i| i.lrca == lrca).map(|i| i.batch)
+    }
+
+    /// The context that was taken off in a batch, or else one that was between
+    /// commands of its ring. An engine runs one at a time, so no other is in a
+    /// batch.
+    pub fn interrupted(&self) -> Option<(u32, Option<InBatch>)> {
+        let mut all = self.interrupted.iter();
+        let in_batch = all.find(|i| i.batch.is_some());
+        let one = in_batch.or(self.interrupted.first())?;
+        Some((one.lrca, one.batch))
+    }
+
+    /// Another vgpud had this at the GPU when it died.
+    pub fn inherit(&mut self, slot: FlightSlot) {
+        self.remains.push(slot);
+    }
+
+    /// What another vgpud left of the context `lrca`.
+    pub fn inherited(&mut self, lrca: u32) -> Option<FlightSlot> {
+        let at = self.remains.iter().position(|s| s.lrca() == lrca)?;
+        Some(self.remains.remove(at))
     }
 
     /// One that left the engine before it was through is the next again, and
@@ -227,7 +266,8 @@ impl Lane {
     /// Drops what waits.
     pub fn clear(&mut self) {
         self.again.clear();
-        self.interrupted = None;
+        self.interrupted.clear();
+        self.remains.clear();
         self.loads.clear();
         self.alone = false;
     }
@@ -306,7 +346,11 @@ mod tests {
         lane.held = true;
         lane.put_back(second);
         lane.put_back(first);
-        lane.interrupt(B.lrca(), None);
+        lane.interrupt(Interrupted {
+            lrca: B.lrca(),
+            batch: None,
+            slot: None,
+        });
         assert_eq!((lane.next(), lane.waiting()), (None, 4));
         lane.held = false;
         let mut seen = Vec::new();

@@ -7,15 +7,16 @@ use gen8::Engine;
 use gen8::csb::Descriptor;
 use vgpu_ring::{Event, FaultReason};
 
-use super::lane::{Element, Flight};
+use super::lane::{Element, Flight, Interrupted, Lane};
 use super::{Vgpu, index};
 use crate::complaint::Complaint;
 use crate::counters::Counters;
 use crate::engine::{Client, Outcome};
+use crate::flights::FlightSlot;
 use crate::scan::{Scan, ScanMode};
 use crate::switch::RegisterFile;
 use crate::sync::lock;
-use crate::workload::{self, InBatch, Interrupted, PrepareError, Shadow, Source, Workload};
+use crate::workload::{self, InBatch, PrepareError, Shadow, Source, Workload};
 
 impl Vgpu {
     /// Prepares what the lane has next, as far ahead as it goes. The lane is
@@ -30,6 +31,14 @@ impl Vgpu {
                 return;
             };
             let lrca = descriptor.lrca();
+            if let Some(slot) = lane.inherited(lrca) {
+                if !self.land(&mut lane, descriptor, slot) {
+                    drop(lane.take());
+                    self.fault(engine, &mut lane, element, FaultReason::TimedOut, 0);
+                    return;
+                }
+                continue;
+            }
             if lane.flights().iter().any(|f| f.lrca() == lrca) {
                 let last = lane.last_flight().map(|l| (l.lrca(), l.shadow, l.tail));
                 drop(lane);
@@ -50,8 +59,7 @@ impl Vgpu {
             let Some(number) = lane.free_shadow() else {
                 return;
             };
-            let resumed = lane.interrupted().filter(|(at, _)| *at == lrca);
-            let resumed = resumed.map(|(_, batch)| batch);
+            let resumed = lane.resumes(lrca);
             drop(lane);
             let prepared = self.prepare(engine, &mut shadows[number], descriptor, resumed);
             self.give_orders();
@@ -74,7 +82,7 @@ impl Vgpu {
                         self.noticed(engine, lrca, &finding.into());
                     }
                     work.shadow = number;
-                    lane.take();
+                    work.before = lane.take();
                     lane.depart(Flight {
                         element,
                         descriptor,
@@ -92,7 +100,7 @@ impl Vgpu {
                     }
                 }
                 Ok(workload::Element::Empty) => {
-                    lane.take();
+                    drop(lane.take());
                     match lane.last_flight() {
                         Some(last) => last.also.push((element, descriptor)),
                         None => self.empty(engine, element),
@@ -107,7 +115,7 @@ impl Vgpu {
                     }
                 }
                 Err(e) => {
-                    lane.take();
+                    drop(lane.take());
                     slot.counters.refused.add(1);
                     self.refused(engine, lrca, &e);
                     self.fault(engine, &mut lane, element, e.reason(), e.header());
@@ -189,6 +197,25 @@ impl Vgpu {
         .unwrap_or(Ok(workload::Element::Empty))
     }
 
+    /// Brings the image of a context up to date that was at the GPU when
+    /// another vgpud died. It goes on from there. Says whether it can.
+    fn land(&self, lane: &mut Lane, descriptor: Descriptor, slot: FlightSlot) -> bool {
+        let Ok(landing) = slot.landing() else {
+            return false;
+        };
+        let landed = |source: &Source<'_>| workload::land(source, descriptor, &landing);
+        if self.with_source(None, landed) != Some(true) {
+            // The guest took the image away.
+            return true;
+        }
+        lane.interrupt(Interrupted {
+            lrca: descriptor.lrca(),
+            batch: landing.batch,
+            slot: Some(slot),
+        });
+        true
+    }
+
     fn refused(&self, engine: Engine, context: u32, error: &PrepareError) {
         let engine = engine.sysfs_name();
         log::debug!("vGPU {} {engine} {context:#010x}: {error}", self.id());
@@ -243,7 +270,7 @@ impl Client for Vgpu {
         });
     }
 
-    fn finished(&self, engine: Engine, workload: Box<Workload>, outcome: Outcome, bits: u16) {
+    fn finished(&self, engine: Engine, mut workload: Box<Workload>, outcome: Outcome, bits: u16) {
         let slot = self.slot(engine);
         let shadow = workload.shadow;
         if bits != 0 {
@@ -256,7 +283,7 @@ impl Client for Vgpu {
         let tail = lock(&slot.lane).land(shadow);
         let head = match outcome {
             Outcome::Done => tail,
-            Outcome::Interrupted(Interrupted { head, .. }) => Some(head),
+            Outcome::Interrupted(place) => Some(place.head),
             Outcome::Cancelled | Outcome::Failed { .. } => None,
         };
         if let Some(head) = head {
@@ -264,12 +291,17 @@ impl Client for Vgpu {
             let bytes = u64::try_from(bytes).unwrap_or(0);
             slot.counters.bytes_copied.add(bytes);
         }
+        let resumed = workload.resumed;
+        // What is kept of it for a vgpud to come is as good as what the guest
+        // is told, or better: a stale place must not follow.
+        let mut kept = workload.take_slot();
         // What the GPU used is let go before anyone learns that it is idle.
         drop(workload);
         let mut lane = lock(&slot.lane);
         let flight = lane.arrive(shadow);
         match (flight, outcome) {
             (Some(flight), Outcome::Done) => {
+                kept = None;
                 self.done(engine, flight.element, bits);
                 for (element, _) in flight.also {
                     self.empty(engine, element);
@@ -281,14 +313,26 @@ impl Client for Vgpu {
             }
             // It did not begin, and goes on where the vGPU does.
             (Some(flight), Outcome::Cancelled) if lane.held && !lane.stopped => {
+                if let Some(batch) = resumed {
+                    lane.interrupt(Interrupted {
+                        lrca: flight.lrca(),
+                        batch,
+                        slot: kept.take(),
+                    });
+                }
                 lane.put_back(flight);
             }
             (Some(flight), Outcome::Interrupted(place)) if !lane.stopped => {
-                lane.interrupt(flight.lrca(), place.batch);
+                lane.interrupt(Interrupted {
+                    lrca: flight.lrca(),
+                    batch: place.batch,
+                    slot: kept.take(),
+                });
                 lane.put_back(flight);
             }
             _ => {}
         }
+        drop(kept);
         let more = lane.waiting() > 0;
         drop(lane);
         if more {

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gen8::{Engine, EngineSet, Platform};
+use gen8::{Engine, EngineSet, Platform, irq};
 use guest_memory::WrittenPages;
 use serde::{Deserialize, Serialize};
+use vgpu_ring::Event;
 
 use super::Vgpu;
+use super::lane::Interrupted;
+use crate::flights::FlightSlot;
 use crate::sync::lock;
 use crate::workload::InBatch;
 
@@ -182,6 +185,20 @@ impl Vgpu {
         }
     }
 
+    /// Takes over what another vgpud had at the GPU when it died, before
+    /// anything is submitted, and wakes the guest: interrupts are lost.
+    pub(crate) fn inherit(&self, remains: Vec<FlightSlot>) {
+        for slot in remains {
+            lock(&self.slot(slot.engine()).lane).inherit(slot);
+        }
+        for engine in Engine::ALL {
+            self.push(Event::Interrupt {
+                engine: super::index(engine),
+                bits: irq::USER,
+            });
+        }
+    }
+
     /// Takes over what was saved and [checked](SchedulerV1::check), before
     /// anything is submitted.
     pub(crate) fn restore(&self, saved: &SchedulerV1) {
@@ -191,7 +208,11 @@ impl Vgpu {
                 interrupted,
             } = engine;
             if let Some(InterruptedV1 { context, batch }) = interrupted {
-                lock(&slot.lane).interrupt(*context, *batch);
+                lock(&slot.lane).interrupt(Interrupted {
+                    lrca: *context,
+                    batch: *batch,
+                    slot: None,
+                });
             }
             let mut file = lock(&slot.registers);
             for (offset, value) in registers {

@@ -104,6 +104,7 @@ impl Link {
             events,
             ggtt,
             changes,
+            kept: _,
         } = area.daemon_end(bells);
         let table = Table::new(ggtt, table);
         let config = VgpuConfig {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gen8::{Engine, lrc, pte};
+use gen8::{Engine, Platform, lrc, pte};
 use guest_memory::GuestMemory;
 use vgpu_ring::{Event, Message, Request};
 use vgpu_sched::dma::MapLimits;
@@ -110,6 +110,7 @@ impl Drop for Racer {
 /// A vGPU that means no good.
 pub(crate) struct Intruder {
     pub seat: Seat,
+    gpu: &'static Platform,
     contexts: [Context; CONTEXTS],
     pending: [u32; Engine::COUNT],
     pub deeds: Deeds,
@@ -117,7 +118,7 @@ pub(crate) struct Intruder {
 
 impl Intruder {
     /// One with limits that it meets, or with the usual ones.
-    pub fn new(scheduler: &Scheduler, id: u64, narrow: bool) -> Self {
+    pub fn new(scheduler: &Scheduler, gpu: &'static Platform, id: u64, narrow: bool) -> Self {
         let mut config = VgpuConfig {
             id,
             ..VgpuConfig::default()
@@ -133,6 +134,7 @@ impl Intruder {
         }
         Self {
             seat: Seat::new(scheduler, config, PAGES),
+            gpu,
             contexts: [Context::default(); CONTEXTS],
             pending: [0; Engine::COUNT],
             deeds: Deeds::default(),
@@ -214,7 +216,7 @@ impl Intruder {
             };
         }
         let place = Place::of(n);
-        let mut author = Author::new(b, memory, engine, n);
+        let mut author = Author::new(b, memory, (self.gpu, engine), n);
         let words = author.ring();
         let room = (RING_BYTES - context.tail) / 4;
         let len = u32::try_from(words.len()).unwrap_or(0);
@@ -229,7 +231,7 @@ impl Intruder {
         self.deeds.written += author.commands;
         let _ = set_register(memory, place, lrc::RING_TAIL, context.tail);
         if engine == Engine::Rcs && b.rarely(8) {
-            let mut author = Author::new(b, memory, engine, n);
+            let mut author = Author::new(b, memory, (self.gpu, engine), n);
             let lines = author.at_restore(2, false);
             let indirect = author.piece(2) | lines & 0x3f;
             author.at_restore(0, true);

@@ -4,10 +4,10 @@
 
 use std::sync::OnceLock;
 
-use gen8::access::PRIVILEGED;
 use gen8::cmd::flags::{USE_GGTT, batch_start, flush_dw, pipe_control};
-use gen8::cmd::{CLIENTS, Command, Flow, Guests, Length, Space, blt_op, mi_op};
-use gen8::{Engine, ring};
+use gen8::cmd::{Command, Flow, Guests, Length, Space, blt_op, mi_op};
+use gen8::platform::PLATFORMS;
+use gen8::{Engine, Platform, ring};
 use guest_memory::VecMemory;
 
 use super::put;
@@ -61,14 +61,18 @@ const OTHERS: [&str; 4] = [
     "MI_LOAD_REGISTER_IMM",
 ];
 
+/// Bits 31:29 of a blitter command.
+const BLITTER: u32 = 2;
+
 /// The commands that a guest may use on an engine and that lead nowhere else;
 /// blits draw where they like and are left out.
-fn rows(engine: Engine) -> &'static [&'static Command] {
-    static ALL: OnceLock<[Vec<&'static Command>; Engine::COUNT]> = OnceLock::new();
-    let all = ALL.get_or_init(|| {
+fn rows(gpu: &'static Platform, engine: Engine) -> &'static [&'static Command] {
+    type Rows = [Vec<&'static Command>; Engine::COUNT];
+    static ALL: [OnceLock<Rows>; PLATFORMS.len()] = [const { OnceLock::new() }; PLATFORMS.len()];
+    let all = ALL[gpu.index()].get_or_init(|| {
         Engine::ALL.map(|engine| {
-            let rows = CLIENTS.iter().filter(|(client, _)| *client != "Blitter");
-            rows.flat_map(|(_, rows)| *rows)
+            let rows = gpu.commands.rows();
+            rows.filter(|c| c.value >> 29 != BLITTER)
                 .filter(|c| c.guests == Guests::Allowed && c.flow == Flow::Next)
                 .filter(|c| c.engines.contains(engine))
                 .filter(|c| c.lengths.least() <= LONG && !c.is_group())
@@ -130,6 +134,7 @@ pub(crate) fn evil(b: &mut Bytes<'_>, engine: Engine) -> Vec<u32> {
 pub(crate) struct Author<'a, 'b> {
     b: &'a mut Bytes<'b>,
     memory: &'a VecMemory,
+    gpu: &'static Platform,
     engine: Engine,
     n: usize,
     /// How often something is wrong: one command in so many; 0: never.
@@ -139,12 +144,18 @@ pub(crate) struct Author<'a, 'b> {
 }
 
 impl<'a, 'b> Author<'a, 'b> {
-    /// For context `n` on `engine`, whose guest has `memory`.
-    pub fn new(b: &'a mut Bytes<'b>, memory: &'a VecMemory, engine: Engine, n: usize) -> Self {
+    /// For context `n` on `engine` of `gpu`, whose guest has `memory`.
+    pub fn new(
+        b: &'a mut Bytes<'b>,
+        memory: &'a VecMemory,
+        (gpu, engine): (&'static Platform, Engine),
+        n: usize,
+    ) -> Self {
         let slips = b.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 96, 96, 48, 48, 8, 2]);
         Self {
             b,
             memory,
+            gpu,
             engine,
             n,
             slips,
@@ -290,10 +301,11 @@ impl<'a, 'b> Author<'a, 'b> {
     fn register(&mut self, level: Level) -> (u32, u32) {
         let value = self.b.u32();
         if level.privileged() && self.b.rarely(4) {
-            let block = self.b.pick(PRIVILEGED).block;
+            let rows = self.b.pick(self.gpu.rules.privileged);
+            let block = self.b.pick(rows).block;
             let offset = block.start(self.engine);
             let masked = value & 0xffff | value << 16;
-            let fits = |v| gen8::regs::GEN8.may_write(self.engine, offset, Some(v));
+            let fits = |v| self.gpu.rules.may_write(self.engine, offset, Some(v));
             if let Some(v) = [value, masked, 0].into_iter().find(|v| fits(*v)) {
                 return (offset, v);
             }
@@ -411,7 +423,7 @@ impl<'a, 'b> Author<'a, 'b> {
 
     /// Any command of the table, its fields as they should be.
     fn row(&mut self, level: Level, out: &mut Vec<u32>) {
-        let command = self.b.pick(rows(self.engine));
+        let command = self.b.pick(rows(self.gpu, self.engine));
         let mut dw0 = command.value;
         let len = match command.length {
             Length::Fixed(n) => n,

@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Parser;
+use gen8::Platform;
 use guest_driver::Random;
 use vgpu_tests::attack::Tally;
 use vgpu_tests::{Attack, Bytes, panics};
@@ -24,16 +26,20 @@ struct Args {
     /// Where choices begin; printed, so that a failure can be repeated.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// The GPU.
+    #[arg(long, default_value = "bdw", value_parser = ["bdw", "kbl"])]
+    gpu: String,
 }
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    println!("seed {}", args.seed);
+    let gpu = Platform::named(&args.gpu).context("a GPU that has no data")?;
+    println!("seed {}, {gpu}", args.seed);
     panics::count_all();
     let start = Instant::now();
     let mut said = start;
     let mut random = Random::new(args.seed);
-    let mut attack = Attack::new();
+    let mut attack = Attack::new(gpu);
     let mut data = vec![0; ROUND];
     let mut rounds: u64 = 0;
     loop {

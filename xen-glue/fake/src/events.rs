@@ -86,6 +86,14 @@ impl PortState {
         }
     }
 
+    /// Leaves its other end without one.
+    pub(crate) fn part(&self) {
+        let peer = std::mem::take(&mut *lock(&self.peer)).upgrade();
+        if let Some(peer) = peer {
+            *lock(&peer.peer) = Weak::new();
+        }
+    }
+
     fn deliver(&self) {
         match &self.sink {
             Sink::Xen(wake) => wake.wake(),

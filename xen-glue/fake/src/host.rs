@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
 use xen_glue::{
-    DomId, DomainMemory, EventChannels, Hypervisor, HypervisorError, MappingError, Privcmd,
+    DomId, DomainMemory, EventChannels, GrantPages, Hypervisor, HypervisorError, MapGrants,
+    MappingError, Privcmd,
 };
 
 use crate::domain::DomainState;
 use crate::events::{FakeEventChannels, PortState};
+use crate::grants::{FakeGrants, GrantTable};
 use crate::privcmd::FakePrivcmd;
 use crate::reservation::FakeDomainMemory;
 use crate::{Domain, DomainConfig};
@@ -42,6 +44,7 @@ pub enum FakeXenError {
 pub(crate) struct Host {
     domains: Mutex<HashMap<DomId, Arc<DomainState>>>,
     ports: Mutex<PortTable>,
+    grants: Mutex<GrantTable>,
     next_domid: AtomicU32,
 }
 
@@ -66,6 +69,21 @@ impl PortTable {
     pub(crate) fn find(&self, domid: DomId, number: u32) -> Option<Arc<PortState>> {
         self.by_number.get(&(domid, number))?.upgrade()
     }
+
+    /// The domain was destroyed, and its ports with it.
+    fn close_all(&mut self, domid: DomId) {
+        let own = self.by_number.extract_if(|(owner, _), _| *owner == domid);
+        for port in own.filter_map(|(_, port)| port.upgrade()) {
+            port.part();
+        }
+    }
+
+    fn open(&self, domid: DomId) -> usize {
+        let ports = self.by_number.iter();
+        ports
+            .filter(|((owner, _), port)| *owner == domid && port.strong_count() > 0)
+            .count()
+    }
 }
 
 impl Host {
@@ -75,6 +93,12 @@ impl Host {
 
     pub(crate) fn forget(&self, domid: DomId) {
         lock(&self.domains).remove(&domid);
+        self.grants().end_all(domid);
+        self.ports().close_all(domid);
+    }
+
+    pub(crate) fn grants(&self) -> MutexGuard<'_, GrantTable> {
+        lock(&self.grants)
     }
 
     pub(crate) fn ports(&self) -> MutexGuard<'_, PortTable> {
@@ -108,6 +132,7 @@ impl FakeXen {
         let host = Host {
             domains: Mutex::default(),
             ports: Mutex::default(),
+            grants: Mutex::default(),
             next_domid: AtomicU32::new(1),
         };
         Self {
@@ -136,6 +161,25 @@ impl FakeXen {
         let state = Arc::new(DomainState::new(domid, config)?);
         lock(&self.host.domains).insert(domid, Arc::clone(&state));
         Ok(Domain::new(state, Arc::clone(&self.host)))
+    }
+
+    /// References to pages that `domid` granted and that are not free: its own,
+    /// and those it let go of which somebody maps.
+    #[must_use]
+    pub fn grants_of(&self, domid: DomId) -> usize {
+        self.host.grants().granted(domid)
+    }
+
+    /// Pages of other domains that `domid` maps.
+    #[must_use]
+    pub fn grants_mapped_by(&self, domid: DomId) -> usize {
+        self.host.grants().mapped(domid)
+    }
+
+    /// Event channel ports that `domid` has.
+    #[must_use]
+    pub fn ports_of(&self, domid: DomId) -> usize {
+        self.host.ports().open(domid)
     }
 
     /// A privcmd handle of its own type.
@@ -167,5 +211,19 @@ impl Hypervisor for FakeXen {
 
     fn open_domain_memory(&self) -> Result<Arc<dyn DomainMemory>, HypervisorError> {
         Ok(Arc::new(FakeDomainMemory::new(Arc::clone(&self.host))))
+    }
+
+    fn open_grant_pages(&self) -> Result<Arc<dyn GrantPages>, HypervisorError> {
+        Ok(Arc::new(FakeGrants::new(
+            Arc::clone(&self.host),
+            self.caller,
+        )))
+    }
+
+    fn open_map_grants(&self) -> Result<Arc<dyn MapGrants>, HypervisorError> {
+        Ok(Arc::new(FakeGrants::new(
+            Arc::clone(&self.host),
+            self.caller,
+        )))
     }
 }

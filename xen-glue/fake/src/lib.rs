@@ -17,6 +17,7 @@ mod domain;
 mod events;
 mod firmware;
 mod gate;
+mod grants;
 mod host;
 mod interrupts;
 mod memory;

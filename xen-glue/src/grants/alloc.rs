@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use xen_sys::ioctl;
 
-use super::{GrantError, GrantRef, UnmapNotify, file_offset, open, page_count};
+use super::{
+    GrantError, GrantHold, GrantPages, GrantRef, GrantedPages, UnmapNotify, file_offset, open,
+    page_count,
+};
 use crate::{Access, DomId, Mapping};
 
 type Alloc = xen_sys::ioctl_gntalloc_alloc_gref;
@@ -60,15 +63,6 @@ pub struct GrantAllocator {
     node: Arc<File>,
 }
 
-/// Zeroed pages of ours that another domain may map, until dropped.
-#[derive(Debug)]
-pub struct GrantedPages {
-    // Before `grant`, so that it is unmapped before the grant ends.
-    mapping: Mapping,
-    grant: Grant,
-    refs: Vec<GrantRef>,
-}
-
 #[derive(Debug)]
 struct Grant {
     node: Arc<File>,
@@ -87,12 +81,10 @@ impl GrantAllocator {
             node: Arc::new(open(PATH)?),
         })
     }
+}
 
-    /// Allocates pages and lets `domid` map them for reading and writing.
-    ///
-    /// # Errors
-    /// [`GrantError::Call`]: ENOSPC above the kernel's limit (1024 in all).
-    pub fn grant(&self, domid: DomId, pages: usize) -> Result<GrantedPages, GrantError> {
+impl GrantPages for GrantAllocator {
+    fn grant(&self, domid: DomId, pages: usize) -> Result<GrantedPages, GrantError> {
         const OP: &str = "grant";
         let failed = |errno| GrantError::Call {
             op: OP,
@@ -119,43 +111,23 @@ impl GrantAllocator {
             domid,
             source,
         })?;
-        Ok(GrantedPages {
-            mapping,
-            grant,
-            refs,
-        })
+        Ok(GrantedPages::new(mapping, Box::new(grant), refs))
     }
 }
 
-impl GrantedPages {
-    /// The pages, here.
-    #[must_use]
-    pub fn mapping(&self) -> &Mapping {
-        &self.mapping
-    }
-
-    /// The references the other domain maps them by, one a page.
-    #[must_use]
-    pub fn refs(&self) -> &[GrantRef] {
-        &self.refs
-    }
-
-    /// Sets what happens when this process ends.
-    ///
-    /// # Errors
-    /// [`GrantError::Call`]: EINVAL for a port that is not bound.
-    pub fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
+impl GrantHold for Grant {
+    fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
         let arg = xen_sys::ioctl_gntalloc_unmap_notify {
-            index: notify.index(self.grant.index),
+            index: notify.index(self.index),
             action: notify.action(),
             event_channel_port: notify.port(),
         };
         // SAFETY: the kernel reads the struct the number's size describes.
-        let done = unsafe { set_unmap_notify(self.grant.node.as_raw_fd(), &raw const arg) };
+        let done = unsafe { set_unmap_notify(self.node.as_raw_fd(), &raw const arg) };
         done.map(drop).map_err(|errno| GrantError::Call {
             op: "unmap_notify of a grant",
-            domid: self.grant.domid,
-            pages: self.refs.len(),
+            domid: self.domid,
+            pages: usize::try_from(self.count).unwrap_or(0),
             errno,
         })
     }

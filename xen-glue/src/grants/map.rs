@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use xen_sys::ioctl;
 
-use super::{GrantError, GrantRef, UnmapNotify, file_offset, open, page_count};
+use super::{
+    GrantError, GrantHold, GrantMapping, GrantRef, MapGrants, UnmapNotify, file_offset, open,
+    page_count,
+};
 use crate::{Access, DomId, Mapping};
 
 type MapRefs = xen_sys::ioctl_gntdev_map_grant_ref;
@@ -50,14 +53,6 @@ pub struct GrantMapper {
     node: Arc<File>,
 }
 
-/// Another domain's pages, one after the other, until dropped.
-#[derive(Debug)]
-pub struct GrantMapping {
-    // Before `offset`, which may be given back only after munmap.
-    mapping: Mapping,
-    offset: Offset,
-}
-
 #[derive(Debug)]
 struct Offset {
     node: Arc<File>,
@@ -76,13 +71,10 @@ impl GrantMapper {
             node: Arc::new(open(PATH)?),
         })
     }
+}
 
-    /// Maps pages `domid` granted, in the order of `refs`.
-    ///
-    /// # Errors
-    /// [`GrantError::Call`] and [`GrantError::Mapping`]: EINVAL for a
-    /// reference that was not granted to us.
-    pub fn map(
+impl MapGrants for GrantMapper {
+    fn map(
         &self,
         domid: DomId,
         refs: &[GrantRef],
@@ -116,33 +108,23 @@ impl GrantMapper {
             domid,
             source,
         })?;
-        Ok(GrantMapping { mapping, offset })
+        Ok(GrantMapping::new(mapping, Box::new(offset)))
     }
 }
 
-impl GrantMapping {
-    /// The pages, here.
-    #[must_use]
-    pub fn mapping(&self) -> &Mapping {
-        &self.mapping
-    }
-
-    /// Sets what happens when this process ends.
-    ///
-    /// # Errors
-    /// [`GrantError::Call`]: EINVAL for a port that is not bound.
-    pub fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
+impl GrantHold for Offset {
+    fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
         let arg = xen_sys::ioctl_gntdev_unmap_notify {
-            index: notify.index(self.offset.index),
+            index: notify.index(self.index),
             action: notify.action(),
             event_channel_port: notify.port(),
         };
         // SAFETY: the kernel reads the struct the number's size describes.
-        let done = unsafe { set_unmap_notify(self.offset.node.as_raw_fd(), &raw const arg) };
+        let done = unsafe { set_unmap_notify(self.node.as_raw_fd(), &raw const arg) };
         done.map(drop).map_err(|errno| GrantError::Call {
             op: "unmap_notify of a mapping",
-            domid: self.offset.domid,
-            pages: usize::try_from(self.offset.count).unwrap_or(0),
+            domid: self.domid,
+            pages: usize::try_from(self.count).unwrap_or(0),
             errno,
         })
     }

@@ -1,21 +1,28 @@
 //! `vgpuctl bench ring`: a request and its answer over the shared rings,
 //! beside two threads that signal each other by bare eventfds.
 
+mod transport;
+
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::bail;
 use serde::Serialize;
 use vgpu_ring::{
-    AreaConfig, AreaWords, Bells, Consumer, DEFAULT_SPIN, Event, EventBell, Producer, PushError,
-    Request, SharedArea,
+    AreaWords, Consumer, DEFAULT_SPIN, Event, EventBell, Producer, PushError, Request,
 };
 
+use self::transport::{Grants, Transport};
 use super::eventfd;
 use super::spread::{self, HEADING, Spread};
 use crate::table;
 
 /// A request and its answer over the shared rings, beside bare eventfds.
+///
+/// Over both transports: a memfd with eventfds, as on one host, and grants with
+/// event channels, as from a stub domain. In dom0 the grants are real ones, of
+/// dom0 to itself; elsewhere they are simulated, and what their signals cost
+/// says nothing of Xen.
 #[derive(clap::Args)]
 pub struct Args {
     /// As JSON.
@@ -36,11 +43,26 @@ pub struct Args {
 struct Figures {
     rounds: u32,
     trips: u32,
-    /// Over the rings, as they are used.
-    round_trip_ns: Spread,
+    /// Over memfd and eventfds.
+    #[serde(flatten)]
+    memfd: Way,
     /// Over two eventfds.
     eventfd_ns: Spread,
-    /// The first by the second, round by round.
+    transports: Transports,
+}
+
+#[derive(Serialize)]
+struct Transports {
+    memfd: Way,
+    grant: Granted,
+}
+
+/// What one transport takes.
+#[derive(Clone, Copy, Serialize)]
+struct Way {
+    /// Over the rings, as they are used.
+    round_trip_ns: Spread,
+    /// That by the eventfds, round by round.
     ratio: Spread,
     /// Over the rings when both sides sleep at once, as on one processor.
     sleeping_ns: Spread,
@@ -48,58 +70,112 @@ struct Figures {
     sleeping_ratio: Spread,
 }
 
+#[derive(Serialize)]
+struct Granted {
+    /// Whose grants and event channels.
+    over: Grants,
+    #[serde(flatten)]
+    way: Way,
+}
+
 /// Runs it.
 ///
 /// # Errors
-/// When the system has no more descriptors or threads.
+/// When the system has no more descriptors, threads or grants.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let figures = measure(args.rounds, args.trips)?;
+    let figures = measure(args.rounds, args.trips, Grants::here())?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&figures)?);
         return Ok(());
     }
+    let Transports { memfd, grant } = &figures.transports;
     let rows = [
-        figures.round_trip_ns.row("ring, ns"),
+        memfd.round_trip_ns.row("ring, ns"),
         figures.eventfd_ns.row("eventfd, ns"),
-        figures.ratio.row("ratio"),
-        figures.sleeping_ns.row("ring without polling, ns"),
-        figures.sleeping_ratio.row("ratio"),
+        memfd.ratio.row("ratio"),
+        memfd.sleeping_ns.row("ring without polling, ns"),
+        memfd.sleeping_ratio.row("ratio"),
+        grant.way.round_trip_ns.row("ring over grants, ns"),
+        grant.way.ratio.row("ratio"),
+        grant.way.sleeping_ns.row("that without polling, ns"),
+        grant.way.sleeping_ratio.row("ratio"),
     ];
     print!("{}", table::render(HEADING, rows));
-    println!("{} rounds of {} round trips", args.rounds, args.trips);
+    println!(
+        "{} rounds of {} round trips, grants of {}",
+        args.rounds, args.trips, grant.over
+    );
     Ok(())
 }
 
-fn measure(rounds: u32, trips: u32) -> anyhow::Result<Figures> {
-    let mut polling = Rings::start(DEFAULT_SPIN)?;
-    let mut sleeping = Rings::start(Duration::ZERO)?;
+/// The rings over one transport, and what they took.
+struct Lane {
+    polling: Rings,
+    sleeping: Rings,
+    ring_ns: Vec<f64>,
+    sleeping_ns: Vec<f64>,
+}
+
+impl Lane {
+    fn start(transport: Transport) -> anyhow::Result<Self> {
+        Ok(Self {
+            polling: Rings::start(transport, DEFAULT_SPIN)?,
+            sleeping: Rings::start(transport, Duration::ZERO)?,
+            ring_ns: Vec::new(),
+            sleeping_ns: Vec::new(),
+        })
+    }
+
+    fn round(&mut self, trips: u32, counts: bool) -> anyhow::Result<()> {
+        let ring = time(trips, || self.polling.trip())?;
+        let asleep = time(trips, || self.sleeping.trip())?;
+        if counts {
+            self.ring_ns.push(ring);
+            self.sleeping_ns.push(asleep);
+        }
+        Ok(())
+    }
+
+    fn way(self, eventfd_ns: &[f64]) -> Way {
+        let ratio =
+            |ns: &[f64]| Spread::of(ns.iter().zip(eventfd_ns).map(|(a, b)| a / b).collect());
+        Way {
+            ratio: ratio(&self.ring_ns),
+            sleeping_ratio: ratio(&self.sleeping_ns),
+            round_trip_ns: Spread::of(self.ring_ns),
+            sleeping_ns: Spread::of(self.sleeping_ns),
+        }
+    }
+}
+
+fn measure(rounds: u32, trips: u32, over: Grants) -> anyhow::Result<Figures> {
+    let mut memfd = Lane::start(Transport::Memfd)?;
+    let mut grant = Lane::start(Transport::Grant(over))?;
     let bare = eventfd::PingPong::start()?;
-    let mut ring_ns = Vec::new();
-    let mut sleeping_ns = Vec::new();
     let mut eventfd_ns = Vec::new();
     // The first round warms up and does not count.
     for round in 0..=rounds {
-        let ring = time(trips, || polling.trip())?;
         let eventfd = time(trips, || {
             bare.trip();
             Ok(())
         })?;
-        let asleep = time(trips, || sleeping.trip())?;
         if round > 0 {
-            ring_ns.push(ring);
             eventfd_ns.push(eventfd);
-            sleeping_ns.push(asleep);
         }
+        memfd.round(trips, round > 0)?;
+        grant.round(trips, round > 0)?;
     }
-    let ratio = |ns: &[f64]| Spread::of(ns.iter().zip(&eventfd_ns).map(|(a, b)| a / b).collect());
+    let memfd = memfd.way(&eventfd_ns);
+    let way = grant.way(&eventfd_ns);
     Ok(Figures {
         rounds,
         trips,
-        ratio: ratio(&ring_ns),
-        sleeping_ratio: ratio(&sleeping_ns),
-        round_trip_ns: Spread::of(ring_ns),
+        memfd,
         eventfd_ns: Spread::of(eventfd_ns),
-        sleeping_ns: Spread::of(sleeping_ns),
+        transports: Transports {
+            memfd,
+            grant: Granted { over, way },
+        },
     })
 }
 
@@ -127,11 +203,8 @@ const END: Request = Request::Reset {
 };
 
 impl Rings {
-    fn start(spin: Duration) -> anyhow::Result<Self> {
-        let area = SharedArea::create(AreaConfig::default())?;
-        let bells = Bells::new()?;
-        let device = area.device_end(bells.try_clone()?);
-        let daemon = area.daemon_end(bells);
+    fn start(transport: Transport, spin: Duration) -> anyhow::Result<Self> {
+        let (device, daemon) = transport.ends()?;
         let mut requests = daemon.requests.with_spin(spin);
         let mut events = daemon.events;
         let thread = thread::Builder::new().name("ring".into()).spawn(move || {
@@ -187,12 +260,20 @@ mod tests {
 
     #[test]
     fn every_figure_is_there() {
-        let figures = measure(3, 10).unwrap();
+        let figures = measure(3, 10, Grants::FakeXen).unwrap();
         let json = serde_json::to_value(&figures).unwrap();
-        for key in ["round_trip_ns", "eventfd_ns", "ratio", "sleeping_ns"] {
+        let spread = |of: &serde_json::Value, key: &str| {
             for part in ["median", "min", "max"] {
-                assert!(json[key][part].as_f64().unwrap() > 0.0, "{key}.{part}");
+                assert!(of[key][part].as_f64().unwrap() > 0.0, "{key}.{part}");
+            }
+        };
+        let transports = &json["transports"];
+        for of in [&json, &transports["memfd"], &transports["grant"]] {
+            for key in ["round_trip_ns", "ratio", "sleeping_ns", "sleeping_ratio"] {
+                spread(of, key);
             }
         }
+        spread(&json, "eventfd_ns");
+        assert_eq!(transports["grant"]["over"], "fake-xen");
     }
 }
