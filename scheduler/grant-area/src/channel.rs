@@ -29,7 +29,11 @@ impl PortBell {
     ) -> Result<Arc<Self>, GrantAreaError> {
         let events = xen.open_event_channels()?;
         let channel = EventChannel::bind_interdomain(events, domid, port)?;
-        Ok(Arc::new(Self(channel)))
+        let bell = Self(channel);
+        // Xen raises a port that was just bound, in case one was rung before.
+        // Whoever waits looks first.
+        bell.take();
+        Ok(Arc::new(bell))
     }
 
     pub(crate) fn port(&self) -> Port {

@@ -274,6 +274,12 @@ impl Area {
         Ok(Self { words, layout })
     }
 
+    /// All of it.
+    #[must_use]
+    pub fn words(&self) -> &AreaWords {
+        &self.words
+    }
+
     /// Copies all of it to `to`: what a device model that died left goes to
     /// its successor's area.
     ///

@@ -1,14 +1,20 @@
-//! Both ends of a shared area, and areas that are not what they should be.
+//! Both ends of a shared area over both transports, and areas that are not
+//! what they should be.
+#![cfg(not(loom))]
+
+mod transports;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use transports::{BOTH, Pair};
 use vgpu_ring::layout::{KEPT_WORDS, PAGE_WORDS, header, index};
 use vgpu_ring::{
-    AreaConfig, AreaError, Bells, DaemonEnd, DeviceEnd, Doorbell, Event, PushError, Request,
-    RingError, SharedArea, Wake,
+    AreaConfig, AreaError, Bells, Doorbell, Event, PushError, Request, RingError, SharedArea, Wake,
+    Words,
 };
 
 const SMALL: AreaConfig = AreaConfig {
@@ -16,22 +22,14 @@ const SMALL: AreaConfig = AreaConfig {
     complete_slots: 4,
 };
 
-struct Pair {
-    daemon: DaemonEnd,
-    device: DeviceEnd,
-    /// The memfd, to write what a hostile peer would.
-    file: File,
+/// A pair over each transport.
+fn pairs() -> impl Iterator<Item = Pair> {
+    BOTH.into_iter().map(|transport| transport.pair(SMALL))
 }
 
-fn pair() -> Pair {
-    let area = SharedArea::create(SMALL).unwrap();
-    let bells = Bells::new().unwrap();
-    let other = SharedArea::open(area.share().unwrap()).unwrap();
-    Pair {
-        device: other.device_end(bells.try_clone().unwrap()),
-        daemon: area.daemon_end(bells),
-        file: File::from(area.share().unwrap()),
-    }
+/// Stores a word, as a hostile peer does.
+fn store(p: &Pair, word: usize, value: u64) {
+    p.area.words().store(word, value, Ordering::SeqCst);
 }
 
 fn poke(file: &File, word: usize, value: u64) {
@@ -41,85 +39,91 @@ fn poke(file: &File, word: usize, value: u64) {
 
 #[test]
 fn requests_and_events_cross() {
-    let mut p = pair();
-    let request = Request::Ping { token: 7 };
-    p.device.requests.push(request).unwrap();
-    assert_eq!(p.daemon.requests.pop(), Ok(Some(request)));
-    assert_eq!(p.daemon.requests.pop(), Ok(None));
-    let event = Event::Pong { token: 7 };
-    p.daemon.events.push(event).unwrap();
-    assert_eq!(p.device.events.wait(None), Ok(Wake::Message));
-    assert_eq!(p.device.events.pop(), Ok(Some(event)));
+    for mut p in pairs() {
+        let request = Request::Ping { token: 7 };
+        p.device.requests.push(request).unwrap();
+        assert_eq!(p.daemon.requests.pop(), Ok(Some(request)));
+        assert_eq!(p.daemon.requests.pop(), Ok(None));
+        let event = Event::Pong { token: 7 };
+        p.daemon.events.push(event).unwrap();
+        assert_eq!(p.device.events.wait(None), Ok(Wake::Message));
+        assert_eq!(p.device.events.pop(), Ok(Some(event)));
+    }
 }
 
 #[test]
 fn the_count_of_table_changes_crosses_and_is_no_index() {
-    let mut p = pair();
-    assert_eq!(p.daemon.changes.load(), 0);
-    p.device.changes.store(u64::MAX);
-    assert_eq!(p.daemon.changes.load(), u64::MAX);
-    for token in 0..10 {
-        p.device.requests.push(Request::Ping { token }).unwrap();
-        assert_eq!(p.daemon.requests.pop(), Ok(Some(Request::Ping { token })));
+    for mut p in pairs() {
+        assert_eq!(p.daemon.changes.load(), 0);
+        p.device.changes.store(u64::MAX);
+        assert_eq!(p.daemon.changes.load(), u64::MAX);
+        for token in 0..10 {
+            p.device.requests.push(Request::Ping { token }).unwrap();
+            assert_eq!(p.daemon.requests.pop(), Ok(Some(Request::Ping { token })));
+        }
+        assert_eq!(p.daemon.changes.load(), u64::MAX);
     }
-    assert_eq!(p.daemon.changes.load(), u64::MAX);
 }
 
 #[test]
 fn page_table_entries_cross_and_stop_at_the_end() {
-    let p = pair();
-    p.device.ggtt.store(0, 1);
-    p.device.ggtt.store((1 << 20) - 1, 2);
-    p.device.ggtt.store(1 << 20, 3);
-    p.device.ggtt.store(u32::MAX, 4);
-    assert_eq!(p.daemon.ggtt.load(0), 1);
-    assert_eq!(p.daemon.ggtt.load((1 << 20) - 1), 2);
-    assert_eq!(p.daemon.ggtt.load(1 << 20), 0);
-    assert_eq!(p.daemon.ggtt.load(u32::MAX), 0);
+    for p in pairs() {
+        p.device.ggtt.store(0, 1);
+        p.device.ggtt.store((1 << 20) - 1, 2);
+        p.device.ggtt.store(1 << 20, 3);
+        p.device.ggtt.store(u32::MAX, 4);
+        assert_eq!(p.daemon.ggtt.load(0), 1);
+        assert_eq!(p.daemon.ggtt.load((1 << 20) - 1), 2);
+        assert_eq!(p.daemon.ggtt.load(1 << 20), 0);
+        assert_eq!(p.daemon.ggtt.load(u32::MAX), 0);
+    }
 }
 
 #[test]
 fn a_full_ring_says_so_and_recovers() {
-    let mut p = pair();
-    for token in 0..4 {
-        p.device.requests.push(Request::Ping { token }).unwrap();
-    }
-    let more = Request::Ping { token: 4 };
-    assert_eq!(p.device.requests.push(more), Err(PushError::Full));
-    assert_eq!(
-        p.daemon.requests.pop(),
-        Ok(Some(Request::Ping { token: 0 }))
-    );
-    p.device.requests.push(more).unwrap();
-    for token in 1..5 {
-        assert_eq!(p.daemon.requests.pop(), Ok(Some(Request::Ping { token })));
+    for mut p in pairs() {
+        for token in 0..4 {
+            p.device.requests.push(Request::Ping { token }).unwrap();
+        }
+        let more = Request::Ping { token: 4 };
+        assert_eq!(p.device.requests.push(more), Err(PushError::Full));
+        assert_eq!(
+            p.daemon.requests.pop(),
+            Ok(Some(Request::Ping { token: 0 }))
+        );
+        p.device.requests.push(more).unwrap();
+        for token in 1..5 {
+            assert_eq!(p.daemon.requests.pop(), Ok(Some(Request::Ping { token })));
+        }
     }
 }
 
 #[test]
 fn a_wait_ends_without_a_message() {
-    let mut p = pair();
-    let wait = p.daemon.requests.wait(Some(Duration::ZERO));
-    assert_eq!(wait, Ok(Wake::TimedOut));
-    // What another thread of the daemon does to stop this one.
-    p.daemon.requests.doorbell().ring();
-    assert_eq!(p.daemon.requests.wait(None), Ok(Wake::Rung));
+    for mut p in pairs() {
+        let wait = p.daemon.requests.wait(Some(Duration::ZERO));
+        assert_eq!(wait, Ok(Wake::TimedOut));
+        // What another thread of the daemon does to stop this one.
+        p.daemon.requests.doorbell().ring();
+        assert_eq!(p.daemon.requests.wait(None), Ok(Wake::Rung));
+    }
 }
 
 #[test]
 fn an_impossible_producer_index_breaks_the_ring() {
     for theirs in [5, u64::MAX, 1 << 63] {
-        let mut p = pair();
-        poke(&p.file, PAGE_WORDS + index::PRODUCER, theirs);
-        let error = RingError::Index {
-            which: "producer",
-            theirs,
-            ours: 0,
-            capacity: 4,
-        };
-        assert_eq!(p.daemon.requests.pop(), Err(error));
-        assert_eq!(p.daemon.requests.wait(None), Err(error));
-        assert_eq!(p.daemon.requests.arm(), Err(error));
+        for mut p in pairs() {
+            store(&p, PAGE_WORDS + index::PRODUCER, theirs);
+            let error = RingError::Index {
+                which: "producer",
+                theirs,
+                ours: 0,
+                capacity: 4,
+            };
+            assert_eq!(p.daemon.requests.pop(), Err(error));
+            assert_eq!(p.daemon.requests.wait(None), Err(error));
+            assert_eq!(p.daemon.requests.arm(), Err(error));
+        }
     }
 }
 
@@ -128,29 +132,31 @@ fn an_impossible_consumer_index_breaks_the_ring() {
     // The complete ring's indices follow the submit ring's one page of slots.
     let consumer = 3 * PAGE_WORDS + index::CONSUMER;
     for theirs in [5, u64::MAX] {
-        let mut p = pair();
-        for token in 0..4 {
-            p.daemon.events.push(Event::Pong { token }).unwrap();
+        for mut p in pairs() {
+            for token in 0..4 {
+                p.daemon.events.push(Event::Pong { token }).unwrap();
+            }
+            store(&p, consumer, theirs);
+            let pushed = p.daemon.events.push(Event::Pong { token: 4 });
+            let Err(PushError::Broken(RingError::Index { which, .. })) = pushed else {
+                panic!("{pushed:?}");
+            };
+            assert_eq!(which, "consumer");
         }
-        poke(&p.file, consumer, theirs);
-        let pushed = p.daemon.events.push(Event::Pong { token: 4 });
-        let Err(PushError::Broken(RingError::Index { which, .. })) = pushed else {
-            panic!("{pushed:?}");
-        };
-        assert_eq!(which, "consumer");
     }
 }
 
 #[test]
 fn slots_of_garbage_are_errors() {
-    let mut p = pair();
-    poke(&p.file, 2 * PAGE_WORDS, 0xff);
-    poke(&p.file, PAGE_WORDS + index::PRODUCER, 1);
-    let error = p.daemon.requests.pop().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "ring message: kind of request is 0xff, allowed: 1 to 12"
-    );
+    for mut p in pairs() {
+        store(&p, 2 * PAGE_WORDS, 0xff);
+        store(&p, PAGE_WORDS + index::PRODUCER, 1);
+        let error = p.daemon.requests.pop().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "ring message: kind of request is 0xff, allowed: 1 to 12"
+        );
+    }
 }
 
 #[test]
@@ -223,15 +229,16 @@ fn a_bad_number_of_slots_is_named() {
 
 #[test]
 fn what_is_kept_stays_and_ends_at_its_end() {
-    let p = pair();
-    for word in [0, KEPT_WORDS - 1] {
-        assert_eq!(p.device.kept.load(word), 0);
-        p.device.kept.store(word, 7);
-        assert_eq!(p.daemon.kept.load(word), 7);
+    for p in pairs() {
+        for word in [0, KEPT_WORDS - 1] {
+            assert_eq!(p.device.kept.load(word), 0);
+            p.device.kept.store(word, 7);
+            assert_eq!(p.daemon.kept.load(word), 7);
+        }
+        p.device.kept.store(KEPT_WORDS, 1);
+        assert_eq!(p.device.kept.load(KEPT_WORDS), 0);
+        assert_eq!(p.device.ggtt.load(0), 0);
     }
-    p.device.kept.store(KEPT_WORDS, 1);
-    assert_eq!(p.device.kept.load(KEPT_WORDS), 0);
-    assert_eq!(p.device.ggtt.load(0), 0);
 }
 
 #[test]

@@ -8,7 +8,10 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use vgpu_ring::layout::{RingPlace, index};
-use vgpu_ring::{Consumer, Doorbell, Producer, PushError, Request, SLOT_QWORDS, Wake, Words};
+use vgpu_ring::{
+    Consumer, Doorbell, Pipe, PipeLimits, PipePlace, Producer, PushError, Request, SLOT_QWORDS,
+    Wake, Words,
+};
 
 const PLACE: RingPlace = RingPlace {
     indices: 0,
@@ -53,7 +56,11 @@ impl Words for LoomWords {
 #[derive(Clone)]
 struct LoomBell(Arc<(Mutex<bool>, Condvar)>);
 
-impl LoomBell {
+trait NewBell: Doorbell + Clone + 'static {
+    fn new() -> Self;
+}
+
+impl NewBell for LoomBell {
     fn new() -> Self {
         Self(Arc::new((Mutex::new(false), Condvar::new())))
     }
@@ -77,14 +84,76 @@ impl Doorbell for LoomBell {
     }
 }
 
-type Ends = (
-    Producer<Request, LoomWords, LoomBell>,
-    Consumer<Request, LoomWords, LoomBell>,
+/// An event channel, as its node has it: an event is queued once and masks the
+/// port, events while masked are remembered as one, and a wait that ended
+/// unmasks before anybody looks at what the event was about.
+#[derive(Clone)]
+struct LoomChannel(Arc<(Mutex<Port>, Condvar)>);
+
+#[derive(Default)]
+struct Port {
+    queued: bool,
+    masked: bool,
+    pending: bool,
+}
+
+impl Port {
+    fn deliver(&mut self) {
+        if self.masked {
+            self.pending = true;
+        } else {
+            self.masked = true;
+            self.queued = true;
+        }
+    }
+
+    fn unmask(&mut self) {
+        self.masked = false;
+        if std::mem::take(&mut self.pending) {
+            self.deliver();
+        }
+    }
+}
+
+impl NewBell for LoomChannel {
+    fn new() -> Self {
+        Self(Arc::new((Mutex::new(Port::default()), Condvar::new())))
+    }
+}
+
+impl Doorbell for LoomChannel {
+    fn ring(&self) {
+        self.0.0.lock().unwrap().deliver();
+        self.0.1.notify_one();
+    }
+    fn wait(&self, _: Option<Duration>) -> bool {
+        let mut port = self.0.0.lock().unwrap();
+        while !port.queued {
+            port = self.0.1.wait(port).unwrap();
+        }
+        port.queued = false;
+        // Two system calls: anything may come between.
+        drop(port);
+        self.0.0.lock().unwrap().unmask();
+        true
+    }
+    fn clear(&self) {
+        let mut port = self.0.0.lock().unwrap();
+        if std::mem::take(&mut port.queued) {
+            drop(port);
+            self.0.0.lock().unwrap().unmask();
+        }
+    }
+}
+
+type Ends<B> = (
+    Producer<Request, LoomWords, B>,
+    Consumer<Request, LoomWords, B>,
 );
 
-fn ends() -> Ends {
+fn ends<B: NewBell>() -> Ends<B> {
     let words = LoomWords::new();
-    let bell = LoomBell::new();
+    let bell = B::new();
     let producer = Producer::new(words.clone(), bell.clone(), PLACE);
     let consumer = Consumer::new(words, bell, PLACE).with_spin(Duration::ZERO);
     (producer, consumer)
@@ -101,8 +170,17 @@ fn message(n: u64) -> Request {
 
 #[test]
 fn no_wake_up_is_lost_and_order_is_kept() {
+    order_is_kept::<LoomBell>();
+}
+
+#[test]
+fn no_wake_up_is_lost_over_an_event_channel() {
+    order_is_kept::<LoomChannel>();
+}
+
+fn order_is_kept<B: NewBell>() {
     loom::model(|| {
-        let (mut producer, mut consumer) = ends();
+        let (mut producer, mut consumer) = ends::<B>();
         let sender = thread::spawn(move || {
             for n in 0..2 {
                 producer.push(message(n)).unwrap();
@@ -125,7 +203,7 @@ fn a_slot_is_not_reused_before_it_was_read() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let (mut producer, mut consumer) = ends();
+        let (mut producer, mut consumer) = ends::<LoomBell>();
         let sender = thread::spawn(move || {
             let mut n = 0;
             while n < 3 {
@@ -146,6 +224,54 @@ fn a_slot_is_not_reused_before_it_was_read() {
                 None => thread::yield_now(),
             }
         }
+        sender.join().unwrap();
+    });
+}
+
+/// Both directions of a pipe, of two words each; the second is never used.
+const PIPE: (PipePlace, PipePlace) = (
+    PipePlace {
+        produced: index::PRODUCER,
+        consumed: index::CONSUMER,
+        first: 3,
+        capacity: 2,
+    },
+    PipePlace {
+        produced: 7,
+        consumed: 8,
+        first: 9,
+        capacity: 2,
+    },
+);
+
+#[test]
+fn a_message_longer_than_its_pipe_gets_through() {
+    pipe::<LoomBell>();
+}
+
+#[test]
+fn a_message_longer_than_its_pipe_gets_through_over_event_channels() {
+    pipe::<LoomChannel>();
+}
+
+fn pipe<B: NewBell>() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let words = LoomWords::new();
+        let (a, b) = (B::new(), B::new());
+        let bells = (b.clone(), a.clone());
+        let mut near = Pipe::new(words.clone(), PIPE, (a, b), || false);
+        let mut far = Pipe::new(words, (PIPE.1, PIPE.0), bells, || false);
+        let sender = thread::spawn(move || {
+            near.send(b"two words and a bit", &[], None).unwrap();
+        });
+        let most = PipeLimits {
+            text: 100,
+            attached: 0,
+        };
+        let message = far.recv(most, None).unwrap();
+        assert_eq!(message.text, b"two words and a bit");
         sender.join().unwrap();
     });
 }

@@ -1,10 +1,18 @@
-//! A ring against a plain queue, and a ring between two threads.
+//! A ring against a plain queue, and a ring between two threads, over both
+//! transports.
+#![cfg(not(loom))]
+
+mod transports;
 
 use std::collections::VecDeque;
 use std::thread;
+use std::time::Duration;
 
 use proptest::prelude::*;
-use vgpu_ring::{AreaConfig, Bells, PushError, Request, SharedArea, Wake};
+use transports::{BOTH, Pair};
+use vgpu_ring::{
+    Area, AreaConfig, AreaWords, Consumer, EventBell, Producer, PushError, Request, Wake,
+};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -24,11 +32,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn a_ring_is_a_bounded_queue(steps in steps(), slots in prop::sample::select(vec![2_u32, 4, 8])) {
-        let area = SharedArea::create(AreaConfig { submit_slots: slots, complete_slots: 2 }).unwrap();
-        let bells = Bells::new().unwrap();
-        let mut device = area.device_end(bells.try_clone().unwrap());
-        let mut daemon = area.daemon_end(bells);
+    fn a_ring_is_a_bounded_queue(
+        steps in steps(),
+        slots in prop::sample::select(vec![2_u32, 4, 8]),
+        transport in prop::sample::select(BOTH.to_vec()),
+    ) {
+        let config = AreaConfig { submit_slots: slots, complete_slots: 2 };
+        let Pair { mut daemon, mut device, area } = transport.pair(config);
         let capacity = usize::try_from(slots).unwrap();
         let mut queue = VecDeque::new();
         for step in steps {
@@ -56,20 +66,30 @@ proptest! {
             let free = u64::try_from(capacity - queue.len()).unwrap();
             prop_assert_eq!(device.requests.free(), Ok(free));
         }
+        prop_assert_eq!(area.words().count(), Area::size(config).unwrap());
     }
 }
 
 #[test]
 fn nothing_is_lost_between_threads() {
-    const COUNT: u64 = 100_000;
-    let area = SharedArea::create(AreaConfig {
-        submit_slots: 8,
-        complete_slots: 2,
-    })
-    .unwrap();
-    let bells = Bells::new().unwrap();
-    let mut requests = area.device_end(bells.try_clone().unwrap()).requests;
-    let mut daemon = area.daemon_end(bells).requests;
+    for transport in BOTH {
+        let pair = transport.pair(AreaConfig {
+            submit_slots: 8,
+            complete_slots: 2,
+        });
+        let (requests, daemon) = (pair.device.requests, pair.daemon.requests);
+        // Sleeping at every chance, and polling as usual.
+        cross(requests, daemon.with_spin(Duration::ZERO));
+        let pair = transport.pair(AreaConfig::default());
+        cross(pair.device.requests, pair.daemon.requests);
+    }
+}
+
+fn cross(
+    mut requests: Producer<Request, AreaWords, EventBell>,
+    mut daemon: Consumer<Request, AreaWords, EventBell>,
+) {
+    const COUNT: u64 = 20_000;
     thread::scope(|s| {
         s.spawn(move || {
             let mut token = 0;

@@ -14,6 +14,10 @@
 //! [`FromDm::Failed`]; from then on it serves the guest. A fourth descriptor is
 //! of a saved device's file when the guest's vGPU is restored. On [`ToDm::Stop`],
 //! or when the socket ends, it destroys its ioreq server and exits.
+//!
+//! **A vgpu-dm in a domain of its own** says and hears the same over a pipe in
+//! memory it grants ([`PipeConnection`]); in the place of files, their bytes
+//! are attached to messages.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +25,7 @@ mod client;
 mod dm;
 mod listener;
 mod migration;
+mod pipe;
 mod socket;
 mod top;
 mod trace;
@@ -29,6 +34,7 @@ pub use client::{ClientRequest, Entry, Held, QmpSockets, Register, Reply, State,
 pub use dm::{FromDm, MAX_RUNS, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
 pub use migration::{Cause, Migration, Pages, Phase, Step};
+pub use pipe::PipeConnection;
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
 pub use top::{EngineSample, LaneSample, Sample, VgpuSample};
 pub use trace::{TraceEvent, TracePage, What};

@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use vgpu_ring::PipeError;
 
 /// The longest message in bytes. It fits the default buffer of a socket.
 pub const MAX_MESSAGE: usize = 160 << 10;
@@ -42,6 +43,9 @@ pub enum ControlError {
     /// Too long to send or receive.
     #[error("a message is longer than {MAX_MESSAGE} bytes or has more than {MAX_FDS} descriptors")]
     TooLong,
+    /// A pipe in the socket's place.
+    #[error("cannot use the pipe")]
+    Pipe(#[source] PipeError),
     /// Not JSON, or not the JSON expected.
     #[error("a message does not parse")]
     Format(#[from] serde_json::Error),
