@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use xen_sys::ioctl;
 use xen_sys::layout::domctl;
 
-use super::{DomainMemory, HypercallError};
+use super::{DomainMemory, DomainState, HypercallError};
 use crate::{Access, DomId, Extent, Mapping};
 
 nix::ioctl_readwrite_bad!(
@@ -78,6 +78,23 @@ fn domctl_of(command: u32, domid: DomId) -> [u8; domctl::SIZE] {
     argument
 }
 
+/// What Xen tells of a domain. Of one that is not there it may tell what it
+/// knows of the next.
+fn state_of(domid: DomId, answer: &[u8; domctl::SIZE]) -> DomainState {
+    let mut flags = [0; 4];
+    flags.copy_from_slice(&answer[domctl::INFO_FLAGS..][..4]);
+    let flags = u32::from_le_bytes(flags);
+    let told = &answer[domctl::INFO_DOMAIN..][..2];
+    if told != domid.0.to_le_bytes() || flags & domctl::INFO_DYING != 0 {
+        DomainState::Gone
+    } else if flags & domctl::INFO_SHUTDOWN != 0 {
+        let [_, _, code, _] = flags.to_le_bytes();
+        DomainState::Shutdown(code)
+    } else {
+        DomainState::Alive
+    }
+}
+
 impl Hypercall {
     /// Opens the nodes.
     ///
@@ -106,6 +123,17 @@ impl Hypercall {
 
     /// Makes a call whose struct is `argument`, and with it `list`.
     fn call(&self, call: &Call, argument: &[u8], list: &[u8]) -> Result<u64, HypercallError> {
+        self.call_for(call, argument, list, &mut [])
+    }
+
+    /// The same; `answer` gets the first bytes of the struct as Xen left it.
+    fn call_for(
+        &self,
+        call: &Call,
+        argument: &[u8],
+        list: &[u8],
+        answer: &mut [u8],
+    ) -> Result<u64, HypercallError> {
         let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let filled = buffer
             .write(0, argument)
@@ -120,19 +148,22 @@ impl Hypercall {
         // SAFETY: Xen reads and writes the struct and the list in the buffer
         // alone, which is locked until after the call.
         let result = unsafe { hypercall(self.privcmd.as_raw_fd(), &raw mut raw) };
+        let read = buffer.read(0, answer);
         drop(buffer);
+        read.map_err(|_| call.failed(Errno::EFAULT))?;
         result
             .and_then(|value| u64::try_from(value).map_err(|_| Errno::EOVERFLOW))
             .map_err(|errno| call.failed(errno))
     }
 
-    /// A domctl, in whichever version this Xen takes.
+    /// A domctl, in whichever version this Xen takes. Gives the struct as Xen
+    /// left it.
     fn domctl(
         &self,
         name: &'static str,
         domid: DomId,
         mut argument: [u8; domctl::SIZE],
-    ) -> Result<(), HypercallError> {
+    ) -> Result<[u8; domctl::SIZE], HypercallError> {
         let call = Call {
             name,
             domid,
@@ -142,8 +173,9 @@ impl Hypercall {
         let mut refused = call.failed(Errno::EACCES);
         for version in domctl::VERSIONS {
             put(&mut argument, domctl::VERSION, &version.to_le_bytes());
-            match self.call(&call, &argument, &[]) {
-                Ok(_) => return Ok(()),
+            let mut answer = [0; domctl::SIZE];
+            match self.call_for(&call, &argument, &[], &mut answer) {
+                Ok(_) => return Ok(answer),
                 Err(e) => refused = e,
             }
             let HypercallError::Call {
@@ -168,7 +200,25 @@ impl Hypercall {
     pub fn set_target(&self, stub: DomId, guest: DomId) -> Result<(), HypercallError> {
         let mut argument = domctl_of(domctl::SET_TARGET, stub);
         put(&mut argument, domctl::TARGET, &guest.0.to_le_bytes());
-        self.domctl("XEN_DOMCTL_set_target", stub, argument)
+        self.domctl("XEN_DOMCTL_set_target", stub, argument)?;
+        Ok(())
+    }
+
+    /// Whether a domain runs (`XEN_DOMCTL_getdomaininfo`).
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: EACCES when this Xen is newer than what is
+    /// known here.
+    pub fn domain_state(&self, domid: DomId) -> Result<DomainState, HypercallError> {
+        let argument = domctl_of(domctl::GET_DOMAIN_INFO, domid);
+        match self.domctl("XEN_DOMCTL_getdomaininfo", domid, argument) {
+            Ok(answer) => Ok(state_of(domid, &answer)),
+            Err(HypercallError::Call {
+                errno: Errno::ESRCH,
+                ..
+            }) => Ok(DomainState::Gone),
+            Err(e) => Err(e),
+        }
     }
 
     /// The highest frame number the domain has or had (`XENMEM_maximum_gpfn`).
@@ -223,7 +273,8 @@ impl DomainMemory for Hypercall {
         let kb = frames.saturating_mul(4);
         let mut argument = domctl_of(domctl::MAX_MEM, domid);
         put(&mut argument, domctl::MAX_MEM_KB, &kb.to_le_bytes());
-        self.domctl("XEN_DOMCTL_max_mem", domid, argument)
+        self.domctl("XEN_DOMCTL_max_mem", domid, argument)?;
+        Ok(())
     }
 
     fn populate(&self, domid: DomId, extent: Extent) -> Result<u32, HypercallError> {
@@ -241,6 +292,19 @@ impl DomainMemory for Hypercall {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_state_is_the_named_domains() {
+        let mut answer = [0; domctl::SIZE];
+        put(&mut answer, domctl::INFO_DOMAIN, &[7, 0]);
+        assert_eq!(state_of(DomId(7), &answer), DomainState::Alive);
+        assert_eq!(state_of(DomId(6), &answer), DomainState::Gone);
+        // XEN_DOMINF_shutdown with SHUTDOWN_crash.
+        put(&mut answer, domctl::INFO_FLAGS, &[4, 0, 3, 0]);
+        assert_eq!(state_of(DomId(7), &answer), DomainState::Shutdown(3));
+        put(&mut answer, domctl::INFO_FLAGS, &[5, 0, 3, 0]);
+        assert_eq!(state_of(DomId(7), &answer), DomainState::Gone);
+    }
 
     #[test]
     fn a_target_is_set_as_xen_lays_it_out() {
