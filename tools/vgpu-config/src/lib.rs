@@ -39,6 +39,9 @@ pub struct VgpuSpec {
     pub mode: Mode,
     /// What it gets of the GPU's time.
     pub share: Share,
+    /// Whether its device model gets a domain of its own; what the host's
+    /// default is when nothing is said.
+    pub stub: Option<bool>,
     /// The QEMU to run instead of the distribution's.
     pub qemu: Option<PathBuf>,
 }
@@ -54,6 +57,7 @@ impl Default for VgpuSpec {
                 height: 768,
             },
             share: Share::default(),
+            stub: None,
             qemu: None,
         }
     }
@@ -206,6 +210,9 @@ impl fmt::Display for VgpuSpec {
             "slot={},aperture={},mode={},{}",
             self.slot, self.aperture_mib, self.mode, self.share,
         )?;
+        if let Some(stub) = self.stub {
+            write!(f, ",stub={}", u8::from(stub))?;
+        }
         if let Some(qemu) = &self.qemu {
             write!(f, ",qemu={}", qemu.display())?;
         }
