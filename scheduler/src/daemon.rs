@@ -10,6 +10,7 @@
 
 mod claim;
 mod client;
+mod device_model;
 mod dm;
 mod events;
 mod extents;
@@ -19,7 +20,9 @@ mod platform;
 mod reclaim;
 mod registry;
 mod saving;
+mod seat;
 mod server;
+mod stub;
 mod supervisor;
 mod table;
 #[cfg(test)]
@@ -30,5 +33,6 @@ mod worker;
 mod xen;
 
 pub use dm::{Confine, DmCommand};
-pub use server::{Daemon, Limits};
+pub use server::{Daemon, Host, Limits};
+pub use stub::{StubConfig, Stubs, Xl};
 pub use xen::XenPlatform;

@@ -30,7 +30,7 @@ fn converse(connection: &Connection, shared: &Shared) -> anyhow::Result<()> {
     if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
         bail!("process {} has uid {}, allowed: 0", peer.pid, peer.uid);
     }
-    connection.set_limit(Some(shared.limits.idle))?;
+    connection.set_limit(Some(shared.host.limits.idle))?;
     loop {
         let (request, fds) = match connection.recv::<ClientRequest>() {
             Ok(request) => request,
@@ -120,8 +120,7 @@ fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> a
         register,
         claim,
         peer.pid,
-        &shared.dm,
-        shared.limits,
+        &shared.host,
         &*shared.platform,
         saved.as_ref(),
     )?);

@@ -13,11 +13,12 @@ use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde_json::Value;
 use vgpu_confine::{Confined, Confinement, Identity, Seccomp};
-use vgpu_control::{Connection, FromDm, StartDm, ToDm};
+use vgpu_control::{Connection, FromDm, Place, StartDm, ToDm};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
+
+use super::device_model::{DeviceModel, LIMIT};
 
 /// How a device model is run.
 #[derive(Clone, Debug)]
@@ -74,9 +75,6 @@ impl DmCommand {
         self
     }
 }
-
-/// How long a device model may take for an answer or to stop.
-const LIMIT: Duration = Duration::from_secs(2);
 
 /// What is said to it, one question at a time.
 struct Talk {
@@ -159,82 +157,8 @@ impl DmProcess {
         Ok((pidfd, attached))
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// Becomes readable when the process ends.
-    pub fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    /// The id of its ioreq server.
-    pub fn server(&self) -> u16 {
-        self.server
-    }
-
-    /// What it gave up, if it was told to.
-    pub fn confined(&self) -> Option<&Confined> {
-        self.confined.as_ref()
-    }
-
-    /// The device, for people and tools.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub fn tree(&self) -> anyhow::Result<Value> {
-        match self.ask(&ToDm::Inspect, &[], LIMIT)? {
-            FromDm::Tree(tree) => Ok(tree),
-            other => bail!("the device model answered {other:?}"),
-        }
-    }
-
-    /// A step of a save that may take `limit`.
-    ///
-    /// # Errors
-    /// Why it was not done, or that it does not answer.
-    pub fn step(&self, step: &ToDm, limit: Duration) -> anyhow::Result<()> {
-        match self.ask(step, &[], limit)? {
-            FromDm::Done => Ok(()),
-            other => bail!("the device model answered {other:?}"),
-        }
-    }
-
-    /// Runs of pages it wrote, `most` at most: first frame and number.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub fn written(&self, most: usize) -> anyhow::Result<Vec<(u64, u64)>> {
-        match self.ask(&ToDm::Written { most }, &[], LIMIT)? {
-            FromDm::Written(runs) => Ok(runs),
-            other => bail!("the device model answered {other:?}"),
-        }
-    }
-
-    /// The device's state: JSON, of which nothing is known but its length.
-    ///
-    /// # Errors
-    /// When it does not answer, or with more than a device can have.
-    pub fn save(&self) -> anyhow::Result<Vec<u8>> {
-        let mut file = memory_file(&[]).context("no memory for the device's state")?;
-        match self.ask(&ToDm::Save, &[file.as_fd()], LIMIT)? {
-            FromDm::Saved => {}
-            other => bail!("the device model answered {other:?}"),
-        }
-        // It may still write: what is read is a copy.
-        file.rewind()?;
-        let mut bytes = Vec::new();
-        let most = u64::try_from(MAX_DEVICE).unwrap_or(u64::MAX);
-        file.take(most + 1).read_to_end(&mut bytes)?;
-        if bytes.len() > MAX_DEVICE {
-            bail!("the device's state is longer than {MAX_DEVICE} bytes");
-        }
-        Ok(bytes)
-    }
-
     /// Asks and waits for the answer.
-    fn ask(
+    fn exchange(
         &self,
         message: &ToDm,
         fds: &[BorrowedFd<'_>],
@@ -258,8 +182,50 @@ impl DmProcess {
         }
     }
 
-    /// Stops it, kindly first, and tells how it ended.
-    pub fn stop(&self) -> String {
+    fn reap(&self) -> String {
+        let mut child = lock(&self.child);
+        child
+            .wait()
+            .map_or_else(|e| e.to_string(), |status| status.to_string())
+    }
+}
+
+impl DeviceModel for DmProcess {
+    fn place(&self) -> Place {
+        Place::Process(self.pid)
+    }
+
+    fn ended(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    fn server(&self) -> u16 {
+        self.server
+    }
+
+    fn confined(&self) -> Option<&Confined> {
+        self.confined.as_ref()
+    }
+
+    fn ask(&self, message: &ToDm, limit: Duration) -> anyhow::Result<FromDm> {
+        self.exchange(message, &[], limit)
+    }
+
+    fn device(&self) -> anyhow::Result<Vec<u8>> {
+        let mut file = memory_file(&[]).context("no memory for the device's state")?;
+        match self.exchange(&ToDm::Save, &[file.as_fd()], LIMIT)? {
+            FromDm::Saved => {}
+            other => bail!("the device model answered {other:?}"),
+        }
+        // It may still write: what is read is a copy.
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        let most = u64::try_from(MAX_DEVICE).unwrap_or(u64::MAX);
+        file.take(most + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn stop(&self) -> String {
         {
             let talk = lock(&self.talk);
             // It fails when the process is gone, which is what we want.
@@ -274,13 +240,6 @@ impl DmProcess {
         // It fails only when the process is gone.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         self.reap()
-    }
-
-    fn reap(&self) -> String {
-        let mut child = lock(&self.child);
-        child
-            .wait()
-            .map_or_else(|e| e.to_string(), |status| status.to_string())
     }
 }
 

@@ -1,25 +1,26 @@
 //! One guest: how it comes, what it consists of, what it shows.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
-use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
+use vgpu_ring::EventBell;
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
 use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
-use super::dm::{DmCommand, DmProcess, memory_file};
+use super::device_model::DeviceModel;
 use super::events::{RingFate, RingSink};
 use super::migration::{self, Arriving, Plug, Record};
 use super::platform::{Platform, Vgpu};
 use super::saving::Progress;
-use super::server::Limits;
+use super::seat::{Seat, Taken};
+use super::server::Host;
 use super::worker::{Work, Worker};
 
 /// What ends a supervisor's wait besides the two processes.
@@ -41,7 +42,7 @@ pub struct Guest {
     pub qemu: OwnedFd,
     /// Ends waits.
     pub signals: Signals,
-    dm: DmProcess,
+    dm: Box<dyn DeviceModel>,
     fate: Arc<RingFate>,
     /// `None` once the vGPU failed.
     pub(super) running: Mutex<Option<Running>>,
@@ -52,6 +53,8 @@ pub struct Guest {
     pub(super) progress: Mutex<Progress>,
     proxy: Mutex<Option<Proxy>>,
     migration: Arc<Record>,
+    /// From the request for it to its device model's being attached.
+    attaching: Duration,
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
@@ -73,8 +76,7 @@ impl Guest {
         register: &Register,
         claim: Claim,
         qemu_pid: i32,
-        command: &DmCommand,
-        limits: Limits,
+        host: &Host,
         platform: &dyn Platform,
         arriving: Option<&Arriving>,
     ) -> anyhow::Result<Self> {
@@ -86,10 +88,7 @@ impl Guest {
         }
         let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
         let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
-        let area = SharedArea::create(AreaConfig::default())?;
-        let (bells, theirs) = Bells::for_device_model()?;
-        let wake = bells.submit.try_clone()?;
-        let ours = area.daemon_end(bells);
+        let Taken { seat, ours, wake } = Seat::take(host, claim.spec(), domid)?;
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let share = claim.spec().share;
@@ -99,7 +98,7 @@ impl Guest {
             broke: EventBell::new()?,
             stop: EventBell::new()?,
         };
-        let migration = Record::new(domid, limits.downtime);
+        let migration = Record::new(domid, host.limits.downtime);
         // Before QEMU exists, so that libxl always finds the socket.
         let proxy = match &register.qmp {
             Some(qmp) => Some(Proxy::start(
@@ -109,16 +108,13 @@ impl Guest {
             )?),
             None => None,
         };
-        let device = restored.map(|s| memory_file(&s.device)).transpose();
-        let device = device.context("no memory for the device's state")?;
         let start = StartDm {
             restored: restored.is_some(),
-            confine: command.confinement(domid),
+            confine: host.dm.confinement(domid),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
         };
-        let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
-        fds.extend(device.as_ref().map(AsFd::as_fd));
-        let dm = DmProcess::start(command, start, &fds, limits.attach)?;
+        let dm = seat.attach(start, restored.map(|s| s.device.as_slice()))?;
+        let attaching = began.elapsed();
         let worker = Worker::start(
             domid,
             Work {
@@ -149,6 +145,7 @@ impl Guest {
             progress: Mutex::default(),
             proxy: Mutex::new(proxy),
             migration,
+            attaching,
         })
     }
 
@@ -158,8 +155,8 @@ impl Guest {
     }
 
     /// Its device model.
-    pub fn dm(&self) -> &DmProcess {
-        &self.dm
+    pub fn dm(&self) -> &dyn DeviceModel {
+        &*self.dm
     }
 
     /// Why its worker ended by itself, if it did.
@@ -250,7 +247,7 @@ impl Guest {
             vgpu,
             state: self.state(),
             qemu_pid: self.qemu_pid,
-            dm_pid: self.dm.pid(),
+            dm: self.dm.place(),
             requests,
         }
     }
@@ -283,9 +280,10 @@ impl Guest {
             "ggtt": ggtt,
             "processes": {
                 "qemu": entry.qemu_pid,
-                "vgpu-dm": entry.dm_pid,
+                "vgpu-dm": entry.dm,
                 "ioreq_server": self.dm.server(),
             },
+            "attach_seconds": self.attaching.as_secs_f64(),
             "confined": self.dm.confined(),
             "rings": {
                 "requests": entry.requests,

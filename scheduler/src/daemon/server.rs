@@ -13,6 +13,7 @@ use super::client;
 use super::dm::DmCommand;
 use super::platform::Platform;
 use super::registry::Registry;
+use super::stub::Stubs;
 
 /// The most clients at once. A registration holds one for as long as its
 /// device model takes to attach.
@@ -39,6 +40,18 @@ impl Default for Limits {
     }
 }
 
+/// How device models are run on this host.
+pub struct Host {
+    /// Those in dom0.
+    pub dm: DmCommand,
+    /// Those in domains of their own.
+    pub stubs: Option<Stubs>,
+    /// Whether a guest's has a domain of its own when nothing is said.
+    pub stub_default: bool,
+    /// How long things may take.
+    pub limits: Limits,
+}
+
 /// What all clients' threads share.
 pub struct Shared {
     /// The guests.
@@ -47,10 +60,8 @@ pub struct Shared {
     pub platform: Arc<dyn Platform>,
     /// Shares that outlive their guest and this process.
     pub kept: KeptShares,
-    /// How to run a device model.
-    pub dm: DmCommand,
-    /// How long things may take.
-    pub limits: Limits,
+    /// How device models are run.
+    pub host: Host,
     clients: AtomicUsize,
     stop: AtomicBool,
 }
@@ -71,8 +82,7 @@ impl Daemon {
     pub fn start(
         path: &Path,
         state: &Path,
-        dm: DmCommand,
-        limits: Limits,
+        host: Host,
         platform: Arc<dyn Platform>,
     ) -> anyhow::Result<Self> {
         let listener = Arc::new(Listener::bind(path)?);
@@ -80,8 +90,7 @@ impl Daemon {
             registry: Arc::new(Registry::default()),
             platform,
             kept: KeptShares::open(state),
-            dm,
-            limits,
+            host,
             clients: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });

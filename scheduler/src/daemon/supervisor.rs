@@ -73,7 +73,7 @@ fn watch(guest: &Guest, platform: &dyn Platform) {
 /// Waits for what happens next; with `vgpu` false only for the end.
 fn next(guest: &Guest, vgpu: bool) -> Happened {
     let signals = &guest.signals;
-    let dm = guest.dm().pidfd();
+    let dm = guest.dm().ended();
     loop {
         let mut fds = vec![
             PollFd::new(&guest.qemu, PollFlags::IN),

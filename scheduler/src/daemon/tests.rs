@@ -26,9 +26,10 @@ use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
 use super::platform::{Identity, Platform, Vgpu};
 use super::table::Table;
-use super::{Daemon, DmCommand, Limits};
+use super::{Daemon, DmCommand, Host, Limits, Stubs};
 
 mod saving;
+mod stub;
 
 /// Tells a child what to do; without it the child's test does nothing.
 const ROLE: &str = "VGPUD_TEST_ROLE";
@@ -329,6 +330,11 @@ fn ask_at<T: serde::de::DeserializeOwned>(
 
 impl Fixture {
     fn new(name: &str, role: &str) -> Self {
+        Self::with(name, role, |_| None)
+    }
+
+    /// With domains for device models, which tell by the same notes.
+    fn with(name: &str, role: &str, stubs: impl FnOnce(&Sender<String>) -> Option<Stubs>) -> Self {
         let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let (sender, notes) = channel();
@@ -339,15 +345,15 @@ impl Fixture {
             attach: Duration::from_secs(if role == "silent" { 1 } else { 30 }),
             ..Limits::default()
         };
-        let platform = Arc::new(FakePlatform(Mutex::new(sender)));
-        let daemon = Daemon::start(
-            &dir.join("sock"),
-            &dir.join("state"),
-            command,
+        let host = Host {
+            dm: command,
+            stubs: stubs(&sender),
+            stub_default: false,
             limits,
-            platform,
-        )
-        .unwrap();
+        };
+        let platform = Arc::new(FakePlatform(Mutex::new(sender)));
+        let (socket, state) = (dir.join("sock"), dir.join("state"));
+        let daemon = Daemon::start(&socket, &state, host, platform).unwrap();
         Self {
             dir,
             notes,
@@ -620,15 +626,14 @@ fn counts_and_the_trace_come_in_pages() {
 fn a_second_daemon_does_not_take_the_socket() {
     let f = Fixture::new("second", "serves");
     let (sender, _notes) = channel();
-    let command = DmCommand::new("/nonexistent".into());
+    let host = Host {
+        dm: DmCommand::new("/nonexistent".into()),
+        stubs: None,
+        stub_default: false,
+        limits: Limits::default(),
+    };
     let platform = Arc::new(FakePlatform(Mutex::new(sender)));
-    let second = Daemon::start(
-        &f.dir.join("sock"),
-        &f.dir,
-        command,
-        Limits::default(),
-        platform,
-    );
+    let second = Daemon::start(&f.dir.join("sock"), &f.dir, host, platform);
     let error = second.err().unwrap().to_string();
     assert!(error.ends_with("another process does"), "{error}");
     assert!(f.ask::<Value>(&ClientRequest::Ping).is_ok());

@@ -40,7 +40,7 @@ fn render(entries: &[Entry]) -> String {
             e.domid.to_string(),
             state.to_owned(),
             e.qemu_pid.to_string(),
-            e.dm_pid.to_string(),
+            e.dm.to_string(),
             e.requests.to_string(),
             e.vgpu.clone(),
         ]
@@ -53,22 +53,26 @@ fn render(entries: &[Entry]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use vgpu_control::Place;
+
     use super::*;
 
     #[test]
     fn a_line_for_each_vgpu() {
-        let entry = Entry {
-            domid: 12,
+        let entry = |domid, dm| Entry {
+            domid,
             vgpu: "slot=5".into(),
             state: State::Failed,
             qemu_pid: 100,
-            dm_pid: 101,
+            dm,
             requests: 7,
         };
+        let entries = [entry(12, Place::Process(101)), entry(13, Place::Domain(14))];
         assert_eq!(
-            render(&[entry]),
-            "DOMID  STATE   QEMU  VGPU-DM  REQUESTS  VGPU\n\
-             12     failed  100   101      7         slot=5\n"
+            render(&entries),
+            "DOMID  STATE   QEMU  VGPU-DM    REQUESTS  VGPU\n\
+             12     failed  100   pid 101    7         slot=5\n\
+             13     failed  100   domain 14  7         slot=5\n"
         );
     }
 }

@@ -1,0 +1,299 @@
+//! A guest's device model in a domain of its own.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use grant_area::{GrantAreaError, Lifeline, MappedArea, MappedControl};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use vgpu_confine::Confined;
+use vgpu_control::{FromDm, PipeConnection, Place, StartDm, ToDm};
+use vgpu_ring::{Doorbell, EventBell};
+use vgpu_sched::saved::MAX_DEVICE;
+use vgpu_sched::sync::lock;
+use xen_glue::DomId;
+
+use super::{StubDomain, Stubs, Watch};
+use crate::daemon::device_model::{DeviceModel, LIMIT};
+
+/// A device model's domain that runs, and waits to be told what to serve.
+pub struct WaitingStub {
+    domain: StubDomain,
+    lifeline: Lifeline,
+    talk: Talk,
+    until: Instant,
+}
+
+impl WaitingStub {
+    /// Makes a domain for the guest's device model and takes what it offers.
+    ///
+    /// # Errors
+    /// Why there is none, or what of its offer is not acceptable.
+    pub fn start(stubs: &Stubs, guest: u16) -> anyhow::Result<(Self, MappedArea)> {
+        let began = Instant::now();
+        let until = began + stubs.config.limit;
+        let domain = StubDomain::start(&stubs.toolstack, &stubs.config, guest)?;
+        let offer = domain.offer(None, until)?;
+        let domid = DomId(domain.domid());
+        let took = began.elapsed().as_secs_f64();
+        log::info!("domain {guest}: its device model's {domid} is up after {took:.2} s");
+        let open = || -> Result<_, GrantAreaError> {
+            let area = MappedArea::open(&*stubs.xen, domid, &offer.area, offer.life)?;
+            let control = MappedControl::open(&*stubs.xen, domid, &offer.control)?;
+            let talk = Talk {
+                connection: PipeConnection::from(control.end()?),
+                owed: 0,
+                _control: control,
+            };
+            Ok((area, talk))
+        };
+        let (area, talk) = open().with_context(|| format!("what {domid} offers"))?;
+        let waiting = Self {
+            domain,
+            lifeline: area.lifeline(),
+            talk,
+            until,
+        };
+        Ok((waiting, area))
+    }
+
+    /// Tells it what to serve, with the device to restore, and waits until it
+    /// is attached.
+    ///
+    /// # Errors
+    /// What it says, or how it failed to say anything.
+    pub fn attach(self, start: StartDm, device: Option<&[u8]>) -> anyhow::Result<DmStub> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let connection = &self.talk.connection;
+        connection.set_limit(Some(left));
+        connection.send_with(&ToDm::Start(start), device.unwrap_or(&[]))?;
+        let heard = connection.recv();
+        let heard = heard.or_else(|e| {
+            // The domain's end says more than that of its memory.
+            self.domain.alive()?;
+            Err(e).context("the device model did not attach")
+        });
+        let (server, confined) = match heard? {
+            FromDm::Attached { server, confined } => (server, confined),
+            FromDm::Failed(reason) => bail!(reason),
+            _ => bail!("it answered what nobody asked"),
+        };
+        DmStub::new(self, server, confined)
+    }
+}
+
+/// What is said to it, one question at a time.
+struct Talk {
+    connection: PipeConnection,
+    /// Answers to questions that were given up.
+    owed: u32,
+    _control: MappedControl,
+}
+
+/// What all that waits for its end shares.
+struct End {
+    ended: EventBell,
+    stop: EventBell,
+}
+
+/// A device model in a domain of its own, attached to its guest.
+pub struct DmStub {
+    talk: Mutex<Option<Talk>>,
+    domid: u16,
+    /// `None` once it is destroyed.
+    domain: Arc<Mutex<Option<StubDomain>>>,
+    end: Arc<End>,
+    watcher: Mutex<Option<thread::JoinHandle<()>>>,
+    server: u16,
+    confined: Option<Confined>,
+}
+
+impl DmStub {
+    fn new(waiting: WaitingStub, server: u16, confined: Option<Confined>) -> anyhow::Result<Self> {
+        let WaitingStub {
+            domain,
+            lifeline,
+            talk,
+            until: _,
+        } = waiting;
+        let end = Arc::new(End {
+            ended: EventBell::new()?,
+            stop: EventBell::new()?,
+        });
+        let domid = domain.domid();
+        let domain = Arc::new(Mutex::new(Some(domain)));
+        let watcher = Watcher {
+            domid,
+            lifeline,
+            ends: lock(&domain).as_ref().map(StubDomain::ends).transpose()?,
+            domain: Arc::clone(&domain),
+            end: Arc::clone(&end),
+        };
+        let watcher = thread::Builder::new()
+            .name(format!("stub{domid}"))
+            .spawn(move || watcher.run())
+            .context("cannot watch the device model's domain")?;
+        Ok(Self {
+            talk: Mutex::new(Some(talk)),
+            domid,
+            domain,
+            end,
+            watcher: Mutex::new(Some(watcher)),
+            server,
+            confined,
+        })
+    }
+
+    /// Ends the thread that watches, and with it the last look at the domain.
+    fn stop_watching(&self) {
+        self.end.stop.ring();
+        if let Some(watcher) = lock(&self.watcher).take()
+            && watcher.join().is_err()
+        {
+            log::error!("the watch of domain {} panicked", self.domid);
+        }
+    }
+}
+
+/// Notices the end of a device model or of its domain.
+struct Watcher {
+    domid: u16,
+    lifeline: Lifeline,
+    ends: Option<Box<dyn Watch>>,
+    domain: Arc<Mutex<Option<StubDomain>>>,
+    end: Arc<End>,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        if let Err(e) = self.wait() {
+            log::error!("cannot watch domain {} any more: {e:#}", self.domid);
+        }
+        // Unwatched is ended: nobody would notice.
+        self.end.ended.ring();
+    }
+
+    fn wait(&mut self) -> anyhow::Result<()> {
+        let ends = self.ends.as_mut().context("it has no watch")?;
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.lifeline.fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(ends.fd(), PollFlags::IN),
+                PollFd::new(&self.end.stop, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let ready = fds.map(|fd| !fd.revents().is_empty());
+            if ready[2] || self.lifeline.ended() {
+                return Ok(());
+            }
+            if ready[1] {
+                ends.take()?;
+                if let Some(domain) = lock(&self.domain).as_ref()
+                    && let Err(e) = domain.alive()
+                {
+                    log::warn!("{e:#}");
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl DeviceModel for DmStub {
+    fn place(&self) -> Place {
+        Place::Domain(self.domid)
+    }
+
+    fn ended(&self) -> BorrowedFd<'_> {
+        self.end.ended.as_fd()
+    }
+
+    fn server(&self) -> u16 {
+        self.server
+    }
+
+    fn confined(&self) -> Option<&Confined> {
+        self.confined.as_ref()
+    }
+
+    fn ask(&self, message: &ToDm, limit: Duration) -> anyhow::Result<FromDm> {
+        Ok(self.exchange(message, limit, 0)?.0)
+    }
+
+    fn device(&self) -> anyhow::Result<Vec<u8>> {
+        match self.exchange(&ToDm::Save, LIMIT, MAX_DEVICE)? {
+            (FromDm::Saved, device) => Ok(device),
+            (other, _) => bail!("the device model answered {other:?}"),
+        }
+    }
+
+    fn stop(&self) -> String {
+        if let Some(talk) = &*lock(&self.talk) {
+            // It fails when the device model is gone, which is what we want.
+            let _ = talk.connection.send(&ToDm::Stop);
+            let mut fds = [PollFd::new(&self.end.ended, PollFlags::IN)];
+            let limit = rustix::event::Timespec::try_from(LIMIT).ok();
+            let _ = poll(&mut fds, limit.as_ref());
+        }
+        self.stop_watching();
+        // Its memory first: a domain is not gone while others map it.
+        lock(&self.talk).take();
+        let Some(domain) = lock(&self.domain).take() else {
+            return format!("domain {} ended before", self.domid);
+        };
+        let how = match domain.alive() {
+            Ok(()) => format!("domain {} did as it was told", self.domid),
+            Err(e) => e.to_string(),
+        };
+        drop(domain);
+        how
+    }
+}
+
+impl DmStub {
+    fn exchange(
+        &self,
+        message: &ToDm,
+        limit: Duration,
+        most: usize,
+    ) -> anyhow::Result<(FromDm, Vec<u8>)> {
+        let mut talk = lock(&self.talk);
+        let Some(talk) = talk.as_mut() else {
+            bail!("the device model's domain is gone");
+        };
+        talk.connection.set_limit(Some(limit));
+        talk.connection.send(message)?;
+        talk.owed += 1;
+        loop {
+            // An answer that is owed may have the most attached that any may.
+            let answer = talk.connection.recv_with(MAX_DEVICE);
+            let (answer, attached): (FromDm, _) = answer.context("the device model's domain")?;
+            talk.owed -= 1;
+            if talk.owed > 0 {
+                continue;
+            }
+            if attached.len() > most {
+                bail!(
+                    "the device model attached {} bytes to {answer:?}",
+                    attached.len()
+                );
+            }
+            return match answer {
+                FromDm::Refused(reason) => bail!(reason),
+                answer => Ok((answer, attached)),
+            };
+        }
+    }
+}
+
+impl Drop for DmStub {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
