@@ -99,7 +99,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let device = scenario.device && !options.no_device;
     if scenario.device && !options.no_build {
         info!("building our programs");
-        payload::build_programs(device, scenario.guest_programs)?;
+        payload::build_programs(device, device && scenario.stub, scenario.guest_programs)?;
     }
     let timeout = options
         .timeout
@@ -110,6 +110,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let settings = Settings {
         scenario: name,
         device,
+        stub: device && scenario.stub,
         guest_programs: scenario.guest_programs,
         guest_options: scenario.guest_options,
         kernels: &kernels,
