@@ -191,6 +191,7 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
                 .with_context(|| format!("gpu is {:?}, allowed: bdw, kbl", start.gpu))?,
             aperture_mib: start.aperture_mib,
             mode: start.mode.parse()?,
+            msi: start.msi,
             ggtt_mib: match start.ggtt_gfn {
                 Some(_) => GGTT_MIB,
                 None => TRAPPED_GGTT_MIB,

@@ -33,6 +33,7 @@ pub(crate) fn as_configured(
         gpu,
         aperture_mib,
         mode,
+        msi,
         ggtt_mib: _,
         count_registers,
     } = configured;
@@ -53,6 +54,10 @@ pub(crate) fn as_configured(
     }
     if have.mode != *mode {
         return differs("mode", have.mode.to_string(), mode.to_string());
+    }
+    if have.msi != *msi {
+        let on = |msi: bool| if msi { "on" } else { "off" }.to_owned();
+        return differs("MSI", on(have.msi), on(*msi));
     }
     let mut saved = saved.clone();
     saved.config.count_registers = *count_registers;

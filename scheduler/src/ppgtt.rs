@@ -24,7 +24,7 @@ mod watch;
 mod written;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use gen8::pte::Level;
@@ -134,7 +134,10 @@ pub struct ShadowTables {
     pages: Arc<HostPages>,
     limits: TableLimits,
     config: ShadowConfig,
-    inner: Mutex<Tables>,
+    /// Held for long by whoever prepares something, one engine's thread after the
+    /// other: none may have it twice while another waits, which the standard
+    /// library's lock allows.
+    inner: parking_lot::Mutex<Tables>,
     changes: OnceLock<Changes>,
     /// Roots whose pins were dropped and are not yet counted. Pins are
     /// dropped on the interrupt thread, which must not wait for a guest's
@@ -162,7 +165,7 @@ impl ShadowTables {
             pages,
             limits,
             config,
-            inner: Mutex::new(Tables {
+            inner: parking_lot::Mutex::new(Tables {
                 tables: Vec::new(),
                 free: Vec::new(),
                 by_key: HashMap::new(),
@@ -183,8 +186,8 @@ impl ShadowTables {
     }
 
     /// Locks the tables, with all dropped pins counted.
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        let mut inner = lock(&self.inner);
+    fn tables(&self) -> parking_lot::MutexGuard<'_, Tables> {
+        let mut inner = self.inner.lock();
         // At most one for each of the vGPU's workloads, and those are few.
         for (root, pin) in std::mem::take(&mut *lock(&self.dropped)) {
             inner.reach.arrive(pin);

@@ -19,6 +19,18 @@ fn whole_table() -> u32 {
     GGTT_MIB
 }
 
+fn with_msi() -> bool {
+    true
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+fn has_msi(msi: &bool) -> bool {
+    *msi
+}
+
 /// A platform as its name.
 mod by_name {
     use gen8::Platform;
@@ -50,6 +62,10 @@ pub struct Config {
     pub aperture_mib: u32,
     /// The monitor's preferred mode.
     pub mode: Mode,
+    /// Whether it offers MSI; without, its interrupt is INTA. A saved state that
+    /// does not say has it, and one that has it does not say.
+    #[serde(default = "with_msi", skip_serializing_if = "has_msi")]
+    pub msi: bool,
     /// MiB of global address space that the driver is told it may use, a
     /// multiple of [`GGTT_STEP_MIB`] up to [`GGTT_MIB`]; the rest is
     /// ballooned. i915 in a guest writes every entry of it when it starts
@@ -69,6 +85,7 @@ impl Default for Config {
             gpu: Default::default(),
             aperture_mib: 256,
             mode: Mode::default(),
+            msi: true,
             ggtt_mib: GGTT_MIB,
             count_registers: false,
         }
@@ -169,6 +186,20 @@ mod tests {
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn only_a_device_without_msi_says_so() {
+        let with = serde_json::to_value(Config::default()).unwrap();
+        assert_eq!(with.get("msi"), None);
+        assert!(serde_json::from_value::<Config>(with).unwrap().msi);
+        let without = Config {
+            msi: false,
+            ..Config::default()
+        };
+        let saved = serde_json::to_value(&without).unwrap();
+        assert_eq!(saved["msi"], false);
+        assert_eq!(serde_json::from_value::<Config>(saved).unwrap(), without);
     }
 
     #[test]

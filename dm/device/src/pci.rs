@@ -91,21 +91,24 @@ impl Pci {
         s.writable(BAR2, 8, &mask(aperture_bytes));
         s.fixed(0x2c, &0x8086_u16.to_le_bytes());
         s.fixed(0x2e, &config.gpu.device.to_le_bytes());
-        s.fixed(0x34, &[MSI.to_le_bytes()[0]]);
+        let first = if config.msi { MSI } else { POWER };
+        s.fixed(0x34, &[first.to_le_bytes()[0]]);
         // Interrupt line is the firmware's scratch byte; pin is INTA.
         s.writable(0x3c, 1, &[0xff]);
         s.fixed(0x3d, &[1]);
         // GMCH control: no stolen memory, 8 MiB of global page table.
         s.fixed(0x50, &0x00c0_u16.to_le_bytes());
-        s.fixed(MSI, &[0x05, POWER.to_le_bytes()[0]]);
-        s.fixed(MSI_CONTROL, &MSI_64BIT.to_le_bytes());
-        s.writable(MSI_CONTROL, 2, &MSI_ENABLE.to_le_bytes());
-        s.writable(
-            MSI_ADDRESS,
-            8,
-            &[0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
-        );
-        s.writable(MSI_DATA, 2, &[0xff, 0xff]);
+        if config.msi {
+            s.fixed(MSI, &[0x05, POWER.to_le_bytes()[0]]);
+            s.fixed(MSI_CONTROL, &MSI_64BIT.to_le_bytes());
+            s.writable(MSI_CONTROL, 2, &MSI_ENABLE.to_le_bytes());
+            s.writable(
+                MSI_ADDRESS,
+                8,
+                &[0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+            );
+            s.writable(MSI_DATA, 2, &[0xff, 0xff]);
+        }
         // Power management 1.2, D3hot, no PME.
         s.fixed(POWER, &[0x01, 0, 0x03, 0]);
         s.fixed(POWER_CONTROL, &POWER_NO_SOFT_RESET.to_le_bytes());

@@ -7,11 +7,12 @@ use std::sync::{Arc, Weak};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use vgpu_config::VgpuSpec;
-use vgpu_control::{ClientRequest, Connection, ControlError, Peer, Register, Reply};
+use vgpu_control::{ClientRequest, Connection, ControlError, Failing, Peer, Register, Reply, Step};
+use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
 use super::guest::Guest;
-use super::migration::Arriving;
+use super::migration::{self, Arriving};
 use super::server::Shared;
 use super::{supervisor, top};
 
@@ -73,10 +74,20 @@ fn answer(
             serde_json::to_value(held)?
         }
         ClientRequest::MigrateStatus { domid } => {
-            serde_json::to_value(guest(shared, domid)?.migration().now())?
+            let guest = guest(shared, domid)?;
+            migration::look_ahead(guest.migration());
+            serde_json::to_value(guest.migration().now())?
         }
-        ClientRequest::FailMigration { domid, at } => {
-            guest(shared, domid)?.migration().fail_at(at);
+        ClientRequest::FailMigration { domid, at, how } => {
+            fail_migration(shared, domid, at, how)?;
+            json!({})
+        }
+        ClientRequest::LimitMigration { domid, limit_ms } => {
+            guest(shared, domid)?.migration().limit(limit_ms);
+            log::info!(
+                "domain {domid}: may stand still for {limit_ms} ms, by process {}",
+                peer.pid
+            );
             json!({})
         }
         ClientRequest::Top { after } => top::sample(shared, after)?,
@@ -95,6 +106,21 @@ fn guest(shared: &Shared, domid: u16) -> anyhow::Result<Arc<Guest>> {
     guest.with_context(|| format!("domid is {domid}, allowed: a domain with a vGPU"))
 }
 
+fn fail_migration(shared: &Shared, domid: u16, at: Step, how: Failing) -> anyhow::Result<()> {
+    if !at.at_target() {
+        guest(shared, domid)?.migration().fail_at(at, how);
+        return Ok(());
+    }
+    if domid != 0 {
+        bail!("domid is {domid}, allowed at this step: 0, for the guest that comes next");
+    }
+    if how == Failing::Killed {
+        bail!("the toolstack can be killed at steps of the source only");
+    }
+    *lock(&shared.fail_arrival) = Some(at);
+    Ok(())
+}
+
 fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
     let domid = register.domid;
     if domid == 0 || domid >= FIRST_RESERVED {
@@ -109,6 +135,12 @@ fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> a
     } else {
         None
     };
+    let fail = saved
+        .as_ref()
+        .and_then(|_| lock(&shared.fail_arrival).take());
+    if fail == Some(Step::Load) {
+        bail!("it was made to fail here by a client");
+    }
     let Some(place) = shared.registry.reserve(domid) else {
         bail!("domid is {domid}, allowed: a domain without a vGPU");
     };
@@ -126,6 +158,9 @@ fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> a
     )?);
     let weak: Weak<Guest> = Arc::downgrade(&guest);
     guest.migration().connect(weak);
+    if let Some(step) = fail {
+        guest.migration().fail_at(step, Failing::Refused);
+    }
     place.fill(Arc::clone(&guest));
     let registry = Arc::clone(&shared.registry);
     let platform = Arc::clone(&shared.platform);

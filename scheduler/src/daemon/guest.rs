@@ -46,6 +46,9 @@ pub struct Guest {
     fate: Arc<RingFate>,
     /// `None` once the vGPU failed.
     pub(super) running: Mutex<Option<Running>>,
+    /// Held while a save uses the vGPU, which is not to end then. Locked before
+    /// `running`, which is locked for moments only.
+    pub(super) in_use: Mutex<()>,
     failure: Mutex<Option<String>>,
     /// Which GPU the host has.
     pub(super) gpu: String,
@@ -140,6 +143,7 @@ impl Guest {
             dm,
             fate,
             running: Mutex::new(Some(Running { worker, vgpu })),
+            in_use: Mutex::new(()),
             failure: Mutex::new(None),
             gpu: platform.gpu().to_string(),
             progress: Mutex::default(),
@@ -175,6 +179,8 @@ impl Guest {
 
     /// Stops the worker and removes the vGPU from the scheduler.
     pub fn end(&self) {
+        // Whoever saves it has another handle.
+        let _in_use = lock(&self.in_use);
         // Out of the lock before the worker is waited for.
         let running = lock(&self.running).take();
         drop(running);

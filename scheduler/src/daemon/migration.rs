@@ -16,6 +16,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 mod times;
+mod toolstack;
 mod tracker;
 
 use vgpu_migrate::stream::Name;
@@ -25,6 +26,7 @@ pub use migrant::Migrant;
 pub use plug::Plug;
 pub use record::Record;
 pub use saved::Arriving;
+pub use tracker::look_ahead;
 
 /// What the guest waited for at the source.
 const TIMES: Name = Name::of("times");

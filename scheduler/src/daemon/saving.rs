@@ -5,6 +5,7 @@
 //! state is taken ([`Guest::save`]). At any of them it may go on instead
 //! ([`Guest::end_save`]).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -38,14 +39,18 @@ pub struct Progress {
 
 impl Guest {
     /// Calls `with` with the vGPU, unless it failed. It cannot be ended
-    /// meanwhile.
-    fn with_vgpu<T>(&self, with: impl FnOnce(&dyn Vgpu) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let running = lock(&self.running);
-        let Some(running) = running.as_ref() else {
+    /// meanwhile, but looked at: a device model may take its time.
+    pub(super) fn with_vgpu<T>(
+        &self,
+        with: impl FnOnce(&dyn Vgpu) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let _in_use = lock(&self.in_use);
+        let vgpu = lock(&self.running).as_ref().map(|r| Arc::clone(&r.vgpu));
+        let Some(vgpu) = vgpu else {
             bail!(self.lost());
         };
-        running.vgpu.usable().map_err(anyhow::Error::msg)?;
-        with(&*running.vgpu)
+        vgpu.usable().map_err(anyhow::Error::msg)?;
+        with(&*vgpu)
     }
 
     /// The guest is going to be saved, and runs on. Its page table is no RAM
@@ -242,6 +247,16 @@ impl Migrant for Guest {
                 frames.insert_run(first, count);
             }
         }
+    }
+
+    fn preview(&self, time: Duration) -> anyhow::Result<u64> {
+        self.with_vgpu(|vgpu| {
+            vgpu.track(true);
+            std::thread::sleep(time);
+            let pages = vgpu.reached().len();
+            vgpu.track(false);
+            Ok(u64::try_from(pages).unwrap_or(u64::MAX))
+        })
     }
 
     fn name(&self, frames: &Frames) -> anyhow::Result<()> {

@@ -1,12 +1,12 @@
 //! The control socket.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use vgpu_control::Listener;
+use vgpu_control::{Listener, Step};
 use vgpu_sched::kept::KeptShares;
 
 use super::client;
@@ -62,6 +62,8 @@ pub struct Shared {
     pub kept: KeptShares,
     /// How device models are run.
     pub host: Host,
+    /// Where the next guest to come here is to fail.
+    pub fail_arrival: Mutex<Option<Step>>,
     clients: AtomicUsize,
     stop: AtomicBool,
 }
@@ -91,6 +93,7 @@ impl Daemon {
             platform,
             kept: KeptShares::open(state),
             host,
+            fail_arrival: Mutex::new(None),
             clients: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });

@@ -87,11 +87,12 @@ impl Table {
         self.read().as_ref().map(|_| PARKING_GFN)
     }
 
-    /// Sets an entry, before a device model is there.
-    pub fn fill(&self, index: u32, entry: u64) {
+    /// Sets every entry as saved, before a device model is there.
+    pub fn unpack(&self, saved: &PackedTable) {
+        // The guest stands still: the lock is taken once, not 2^20 times.
         match &*self.read() {
-            Some(frames) => frames.store(index, entry),
-            None => self.shared.store(index, entry),
+            Some(frames) => saved.unpack(|index, entry| frames.store(index, entry)),
+            None => saved.unpack(|index, entry| self.shared.store(index, entry)),
         }
     }
 
@@ -129,7 +130,10 @@ impl Table {
 
     /// The whole table, packed.
     pub fn pack(&self) -> PackedTable {
-        PackedTable::pack(|index| self.load(index))
+        match &*self.read() {
+            Some(frames) => PackedTable::pack(|index| frames.load(index)),
+            None => PackedTable::pack(|index| self.shared.load(index)),
+        }
     }
 }
 
@@ -192,7 +196,9 @@ mod tests {
         let before = domain.current_reservation();
         let table = Table::make(&xen, domain.id(), shared.clone());
         assert_eq!(domain.current_reservation(), before + 2048);
-        table.fill(3, 0x7001);
+        let saved = PackedTable::pack(|index| if index == 3 { 0x7001 } else { 0 });
+        table.unpack(&saved);
+        assert_eq!(table.pack(), saved);
         assert!(table.populate().unwrap().is_none());
         shared.store(3, table.load(3));
         table.leave_ram();

@@ -178,7 +178,7 @@ impl Platform for FakePlatform {
         let table = Table::trapped(ggtt);
         if let Some(saved) = restored {
             notes.send(format!("restored {:?}", saved.scheduler.engines.len()))?;
-            saved.table.unpack(|index, entry| table.fill(index, entry));
+            table.unpack(&saved.table);
         }
         Ok(Arc::new(FakeVgpu {
             events: Mutex::new(events),

@@ -136,7 +136,7 @@ impl Platform for XenPlatform {
         };
         let table = Arc::new(Table::make(&XenHost, DomId(domid), ggtt));
         if let Some(saved) = restored {
-            saved.table.unpack(|index, entry| table.fill(index, entry));
+            table.unpack(&saved.table);
         }
         let handle = self
             .scheduler

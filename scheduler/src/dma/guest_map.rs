@@ -1,9 +1,9 @@
 //! One guest's memory: where it lies on the GPU's bus, and the way the CPU
 //! reaches it.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 
+use fxhash::FxHashMap;
 use guest_memory::{Gfn, GuestMemory, MemoryError, PAGE_SHIFT, WrittenPages};
 
 use super::{CHUNK_SHIFT, DmaSpace, chunk_address};
@@ -23,13 +23,26 @@ impl Default for MapLimits {
     }
 }
 
+/// log2 of the frames in a chunk.
+const PIECE_SHIFT: u32 = CHUNK_SHIFT - PAGE_SHIFT;
+
+/// A piece of guest memory that is on the bus, for as long as the map is not
+/// closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Near {
+    /// Frame number >> [`PIECE_SHIFT`].
+    piece: u64,
+    /// The chunk's address.
+    bus: u64,
+}
+
 /// One guest's memory. All access to it goes through here, so that closing
 /// the map ends it.
 pub struct GuestMap {
     dma: Arc<DmaSpace>,
     memory: RwLock<Option<Arc<dyn GuestMemory>>>,
     /// Guest-physical address >> [`CHUNK_SHIFT`] to chunk.
-    chunks: Mutex<HashMap<u64, u32>>,
+    chunks: Mutex<FxHashMap<u64, u32>>,
     limits: MapLimits,
     written: WrittenPages,
 }
@@ -41,7 +54,7 @@ impl GuestMap {
         Self {
             dma,
             memory: RwLock::new(Some(memory)),
-            chunks: Mutex::new(HashMap::new()),
+            chunks: Mutex::default(),
             limits,
             written: WrittenPages::default(),
         }
@@ -83,8 +96,21 @@ impl GuestMap {
     /// The bus address of a frame; `None` as for [`Self::chunk`].
     #[must_use]
     pub fn bus(&self, gfn: Gfn) -> Option<u64> {
-        let in_chunk = gfn.0 & ((1 << (CHUNK_SHIFT - PAGE_SHIFT)) - 1);
-        Some(self.chunk(gfn)? + (in_chunk << PAGE_SHIFT))
+        self.bus_near(gfn, &mut None)
+    }
+
+    /// As [`Self::bus`], for one of many frames that are often close together:
+    /// `near` holds what the last one found.
+    pub(crate) fn bus_near(&self, gfn: Gfn, near: &mut Option<Near>) -> Option<u64> {
+        let (piece, in_piece) = (gfn.0 >> PIECE_SHIFT, gfn.0 & ((1 << PIECE_SHIFT) - 1));
+        let found = match *near {
+            Some(found) if found.piece == piece => found,
+            _ => *near.insert(Near {
+                piece,
+                bus: self.chunk(gfn)?,
+            }),
+        };
+        Some(found.bus + (in_piece << PAGE_SHIFT))
     }
 
     /// Copies guest memory.

@@ -79,13 +79,18 @@ impl ShadowTables {
         let Some(table) = inner.table(id) else {
             return Ok(0);
         };
+        let level = table.key.1;
         let new = self.read(table.key.0)?;
         let places: Vec<usize> = differences(&table.copy, &new).collect();
         inner.counts.compared += 1;
-        let mut changed = 0;
-        for i in places {
-            self.translate(inner, id, i, new[i])?;
-            changed += 1;
+        // At most 512.
+        let changed = u32::try_from(places.len()).unwrap_or(u32::MAX);
+        if level == Level::Pt {
+            self.translate_pages(inner, id, &places, &new);
+        } else {
+            for i in places {
+                self.translate(inner, id, i, new[i])?;
+            }
         }
         inner.counts.translated += u64::from(changed);
         if let Some(table) = inner.table_mut(id) {
@@ -151,6 +156,40 @@ impl ShadowTables {
             Err(MemoryError::Host { gfn, .. }) => Err(ShadowError::Away { gfn }),
             Err(MemoryError::Unmapped(_) | MemoryError::Wraps { .. }) => Ok(entries),
         }
+    }
+
+    /// As [`Self::translate`] for entries of a page table. A driver that moves
+    /// buffers fills whole tables with frames that are often neighbours.
+    fn translate_pages(&self, inner: &mut Tables, id: Id, places: &[usize], new: &[u64; ENTRIES]) {
+        for &i in places {
+            inner.leaves(id, i);
+        }
+        let mut misses = inner.misses;
+        let mut near = None;
+        let Some(table) = inner.table_mut(id) else {
+            return;
+        };
+        for &i in places {
+            let shadow = match Entry::read(new[i], Level::Pt) {
+                Entry::Page { gfn, flags } => {
+                    let found = if misses < MAX_MISSES {
+                        self.map.bus_near(gfn, &mut near)
+                    } else {
+                        None
+                    };
+                    if found.is_none() {
+                        misses += 1;
+                        table.unresolved = true;
+                    }
+                    found.map_or(0, |bus| bus | flags)
+                }
+                // No page table has others.
+                Entry::Nothing | Entry::Table { .. } | Entry::Large { .. } => 0,
+            };
+            table.page.write_u64(i * 8, shadow);
+            table.copy[i] = new[i];
+        }
+        inner.misses = misses;
     }
 
     /// Makes entry `i` of a shadow stand for the guest's `new`. A table it

@@ -5,14 +5,13 @@ use guest_memory::Gfn;
 
 use super::RootPin;
 use super::entry::Entry;
-use crate::sync::lock;
 
 impl RootPin {
     /// The frame that the shadow has at `address` of the context: the guest's
     /// entries as they were when they were last compared. `None`: no memory.
     #[must_use]
     pub fn frame(&self, address: u64) -> Option<Gfn> {
-        let inner = lock(&self.tables.inner);
+        let inner = self.tables.inner.lock();
         let mut id = inner.roots.get(&self.root)?.id;
         let mut level = Level::Pml4;
         loop {

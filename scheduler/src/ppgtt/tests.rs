@@ -121,7 +121,7 @@ impl Fixture {
 impl ShadowTables {
     /// Every present entry of every shadow.
     pub fn entries(&self) -> Vec<u64> {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         let mut found = Vec::new();
         for table in inner.tables.iter().flatten() {
             let mut bytes = [0; PAGE_SIZE];
@@ -191,7 +191,7 @@ fn memory_that_comes_later_is_found_without_a_change_of_the_entry() {
     }
     for _ in 0..3 {
         drop(tables.pin(Gfn(1)).unwrap());
-        let inner = lock(&tables.inner);
+        let inner = tables.inner.lock();
         let leaf = inner.by_key[&(Gfn(4), Level::Pt)];
         assert!(inner.table(leaf).unwrap().unresolved);
     }
@@ -297,7 +297,7 @@ fn letting_go_of_tables_waits_for_no_comparison() {
     let pin = f.tables.pin(Gfn(1)).unwrap();
     f.tables.destroy(Gfn(1));
     let (done, through) = std::sync::mpsc::channel();
-    let comparing = lock(&f.tables.inner);
+    let comparing = f.tables.inner.lock();
     let interrupt = std::thread::spawn(move || {
         drop(pin);
         done.send(()).unwrap();

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+
 use super::hooks::Hooks;
 use super::session::{Session, SessionError};
 use crate::sync::lock;
@@ -157,13 +159,15 @@ impl Shared {
     fn connect(&self) -> io::Result<UnixStream> {
         let start = Instant::now();
         loop {
-            let e = match UnixStream::connect(&self.private) {
+            let e = match connect(&self.private) {
                 Ok(stream) => return Ok(stream),
                 Err(e) => e,
             };
             let not_yet = matches!(
                 e.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::WouldBlock
             );
             if !not_yet || self.stopping() || start.elapsed() > QEMU_LIMIT {
                 return Err(e);
@@ -171,6 +175,18 @@ impl Shared {
             thread::sleep(RETRY);
         }
     }
+}
+
+/// Connects to the socket at `path`, at once or not at all: where one listens
+/// with a full queue and does not accept, connecting may wait for ever (Linux
+/// `net/unix/af_unix.c:unix_stream_connect`).
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Removes a socket's file; anything else stays.

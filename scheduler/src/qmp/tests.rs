@@ -308,3 +308,31 @@ fn a_file_that_is_no_socket_is_left_alone() {
     // Nobody is connected: dropping must not wait for anybody.
     drop(proxy);
 }
+
+#[test]
+fn a_qemu_that_accepts_nobody_holds_nobody() {
+    let dir = Dir::new("deaf");
+    let proxy = dir.proxy(PassAll);
+    let _listener = UnixListener::bind(dir.private()).unwrap();
+    // It fills its own queue; the last of these waits for ever.
+    let full = || {
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::NONBLOCK,
+            None,
+        )
+        .unwrap();
+        let address = rustix::net::SocketAddrUnix::new(dir.private()).unwrap();
+        rustix::net::connect(&socket, &address).map(|()| socket)
+    };
+    let mut queue = Vec::new();
+    while let Ok(socket) = full() {
+        queue.push(socket);
+    }
+    let mut client = UnixStream::connect(dir.public()).unwrap();
+    client.write_all(b"{\"execute\":\"query-status\"}").unwrap();
+    // The guest goes: this must not wait for its QEMU.
+    drop(proxy);
+    assert_eq!(client.read(&mut [0; 16]).unwrap_or(0), 0);
+}

@@ -3,6 +3,8 @@ use vgpu_migrate::stream::Before;
 use super::*;
 use crate::vgpu::EngineV1;
 
+mod golden;
+
 fn saved() -> Saved {
     Saved {
         host: HostV1::new("bdw"),

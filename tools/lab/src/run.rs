@@ -14,7 +14,7 @@ use log::info;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
-use crate::check::igt;
+use crate::check::{igt, migrate};
 use crate::facts::Facts;
 use crate::image::{Images, KernelImage};
 use crate::machine::{self, Console};
@@ -33,9 +33,10 @@ pub struct Options {
     /// The short form and tests of memory and page tables.
     #[arg(long, conflicts_with = "short")]
     extended: bool,
-    /// Of i915's tests only these programs, and none of its other checks, to
-    /// work on them: NAME, or several with commas.
-    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
+    /// Of i915's tests only these programs, of migrate's only these cases of
+    /// what goes wrong, and none of the other checks, to work on them: NAME, or
+    /// several with commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
     /// How vgpud follows guests' page tables, instead of its default.
     #[arg(long, value_enum)]
@@ -83,7 +84,11 @@ enum End {
 /// Runs scenario `name`; true if it passed.
 pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let scenario = scenario::find(name)?;
-    igt::known(&options.only)?;
+    if name == "migrate" {
+        migrate::known(&options.only)?;
+    } else {
+        igt::known(&options.only)?;
+    }
     let cache = Cache::open()?;
     let images = Images::ensure(&cache)?;
     let mut kernels = Vec::new();

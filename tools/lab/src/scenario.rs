@@ -86,12 +86,6 @@ pub struct Scenario {
     pub judge: fn(&Facts, Form) -> Verdict,
 }
 
-/// Where the CPU does not virtualise the interrupt controller, as this emulated
-/// one, Linux has an MSI come as an event channel, and those of MSIs it does not
-/// bind again when it is restored (`drivers/xen/events/events_base.c:restore_pirqs`,
-/// `arch/x86/pci/xen.c:xen_hvm_msi_init`).
-const NO_MSI: &str = "pci=nomsi";
-
 /// All of them.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -126,7 +120,7 @@ pub const SCENARIOS: &[Scenario] = &[
         stub: false,
         guest_programs: &[GPU_WORK, CLOCK_GAP],
         kernels: &[GuestKernel::Bookworm],
-        guest_options: NO_MSI,
+        guest_options: "",
         large_guest: None,
         timeout: Duration::from_secs(40 * 60),
         judge: check::migrate::judge,

@@ -96,6 +96,23 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "msi",
+        default: "on",
+        allowed: "on, off",
+        meaning: "Whether the device offers MSI. Without, its interrupt is INTA of its \
+                  slot: for a Linux guest that is to be migrated on a host whose CPU \
+                  does not virtualise the interrupt controller.",
+        live: false,
+        set: |spec, value| {
+            spec.msi = match value {
+                "on" => true,
+                "off" => false,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Key {
         name: "weight",
         default: "100",
         allowed: "1 to 10000",

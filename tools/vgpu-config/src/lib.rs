@@ -37,6 +37,8 @@ pub struct VgpuSpec {
     pub aperture_mib: u32,
     /// The mode the virtual monitor prefers.
     pub mode: Mode,
+    /// Whether it has MSI; without, its interrupt is INTA of its slot.
+    pub msi: bool,
     /// What it gets of the GPU's time.
     pub share: Share,
     /// Whether its device model gets a domain of its own; what the host's
@@ -56,6 +58,7 @@ impl Default for VgpuSpec {
                 width: 1024,
                 height: 768,
             },
+            msi: true,
             share: Share::default(),
             stub: None,
             qemu: None,
@@ -212,6 +215,9 @@ impl fmt::Display for VgpuSpec {
         )?;
         if let Some(stub) = self.stub {
             write!(f, ",stub={}", u8::from(stub))?;
+        }
+        if !self.msi {
+            f.write_str(",msi=off")?;
         }
         if let Some(qemu) = &self.qemu {
             write!(f, ",qemu={}", qemu.display())?;

@@ -61,7 +61,7 @@ fn a_guest_gets_the_hosts_gpu_and_no_other() {
 fn what_is_wrong_is_named_with_what_is_allowed() {
     assert_eq!(
         error("typ=bdw"),
-        r#"vgpu: key is "typ", allowed: gpu, type, slot, aperture, mode, weight, cap, slice, priority, qemu"#
+        r#"vgpu: key is "typ", allowed: gpu, type, slot, aperture, mode, msi, weight, cap, slice, priority, qemu"#
     );
     assert_eq!(
         error("gpu=skl"),
@@ -199,12 +199,13 @@ proptest! {
         slot in 2_u8..=31,
         aperture_mib in prop::sample::select(vec![64_u32, 128, 256, 512]),
         mode in prop::sample::select(MODES.to_vec()),
+        msi in any::<bool>(),
         qemu in prop::option::of("/[a-z/=.-]{0,20}".prop_map(PathBuf::from)),
         (weight, cap, slice_us) in (Share::WEIGHT, Share::CAP, Share::SLICE_US),
         priority in prop::sample::select(vec![Priority::Low, Priority::Normal, Priority::High]),
     ) {
         let share = Share { weight, cap, slice_us, priority };
-        let spec = VgpuSpec { gpu, slot, aperture_mib, mode, share, qemu };
+        let spec = VgpuSpec { gpu, slot, aperture_mib, mode, msi, share, qemu };
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use vgpu_config::Share;
 
-use crate::migration::Step;
+use crate::migration::{Failing, Step};
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,10 +46,20 @@ pub enum ClientRequest {
     /// Makes the next migration of a guest fail, to see what becomes of it
     /// then.
     FailMigration {
-        /// The guest.
+        /// The guest; 0 with a step of the target: whichever comes next.
         domid: u16,
         /// At which step.
         at: Step,
+        /// In which way.
+        #[serde(default)]
+        how: Failing,
+    },
+    /// Changes how long a guest may stand still when it is migrated from here.
+    LimitMigration {
+        /// The guest.
+        domid: u16,
+        /// Milliseconds.
+        limit_ms: u32,
     },
     /// Events of the trace. The reply is a [`TracePage`](crate::TracePage).
     Trace {

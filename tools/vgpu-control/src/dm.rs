@@ -71,6 +71,8 @@ pub struct StartDm {
     pub aperture_mib: u32,
     /// The preferred mode, as in "1024x768".
     pub mode: String,
+    /// Whether it has MSI.
+    pub msi: bool,
     /// Where the guest's global page table lies while BAR0 has no address,
     /// when it is RAM of the guest: the first of 2048 guest frames, mapped by
     /// vgpud too. Else it is in the shared area and its accesses are trapped.
@@ -92,6 +94,7 @@ impl StartDm {
             gpu: gpu.to_string(),
             aperture_mib: spec.aperture_mib,
             mode: spec.mode.to_string(),
+            msi: spec.msi,
             ggtt_gfn,
             confine: None,
             restored: false,

@@ -33,7 +33,7 @@ mod trace;
 pub use client::{ClientRequest, Entry, Held, Place, QmpSockets, Register, Reply, State, Version};
 pub use dm::{FromDm, MAX_RUNS, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
-pub use migration::{Cause, Migration, Pages, Phase, Step};
+pub use migration::{Ahead, Cause, Failing, Migration, Pages, Phase, Step};
 pub use pipe::PipeConnection;
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
 pub use top::{EngineSample, LaneSample, Sample, VgpuSample};

@@ -33,6 +33,30 @@ pub enum Step {
     Stop,
     /// When the vGPU's state is written.
     Save,
+    /// At the target, before the vGPU is made of its state.
+    Load,
+    /// At the target, before the guest runs there.
+    Start,
+}
+
+impl Step {
+    /// Whether it is a step of the target, of a guest that is yet to come.
+    #[must_use]
+    pub fn at_target(self) -> bool {
+        matches!(self, Self::Load | Self::Start)
+    }
+}
+
+/// How a migration is made to fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failing {
+    /// The step is refused with a reason.
+    #[default]
+    Refused,
+    /// The toolstack's process is killed when it comes to the step, which is
+    /// then done: as if it had crashed.
+    Killed,
 }
 
 /// What the guest waited for.
@@ -90,6 +114,20 @@ pub struct Migration {
     pub downtime: Vec<(Cause, f64)>,
     /// Why the last attempt failed.
     pub failure: Option<String>,
+    /// When none is under way: what one would have to bring over at its end.
+    #[serde(default)]
+    pub ahead: Option<Ahead>,
+}
+
+/// What a migration that began now would come to. It is what the vGPU costs:
+/// memory that the guest's processors write is between Xen and its toolstack.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ahead {
+    /// Pages that work at the GPU could write in the time of a look.
+    pub pages: u64,
+    /// How long the guest would stand still for its vGPU, milliseconds, if
+    /// memory were sent as fast as it was the last time.
+    pub expected_ms: Option<f64>,
 }
 
 impl Cause {

@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use vgpu_control::{ClientRequest, Migration, Phase, Step};
+use vgpu_control::{Ahead, ClientRequest, Failing, Migration, Phase, Step};
 
 use crate::daemon::Daemon;
 
@@ -32,11 +32,30 @@ pub struct Args {
 /// guest then.
 #[derive(clap::Args)]
 pub struct FailArgs {
-    /// The guest.
+    /// The guest; 0 at the steps of the target, for whichever comes here next.
     domid: u16,
 
     /// The step.
     at: At,
+
+    /// Kill the toolstack's process there, instead of refusing the step.
+    #[arg(long)]
+    kill: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Sets how long a guest may stand still when it is migrated away from here,
+/// instead of what vgpud was started with.
+#[derive(clap::Args)]
+pub struct LimitArgs {
+    /// The guest.
+    domid: u16,
+
+    /// Milliseconds.
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
+    milliseconds: u32,
 
     #[command(flatten)]
     daemon: Daemon,
@@ -50,6 +69,10 @@ enum At {
     Stop,
     /// When the vGPU's state is written.
     Save,
+    /// At the target, before the vGPU is made.
+    Load,
+    /// At the target, before the guest runs.
+    Start,
 }
 
 /// Between two looks.
@@ -104,17 +127,37 @@ pub fn fail(args: &FailArgs) -> anyhow::Result<()> {
         At::Begin => Step::Begin,
         At::Stop => Step::Stop,
         At::Save => Step::Save,
+        At::Load => Step::Load,
+        At::Start => Step::Start,
+    };
+    let how = if args.kill {
+        Failing::Killed
+    } else {
+        Failing::Refused
     };
     let domid = args.domid;
     let _: serde_json::Value = args
         .daemon
-        .ask(&ClientRequest::FailMigration { domid, at })?;
+        .ask(&ClientRequest::FailMigration { domid, at, how })?;
+    Ok(())
+}
+
+/// Runs `migrate-limit`.
+///
+/// # Errors
+/// When vgpud does not answer, or the domain has no vGPU.
+pub fn limit(args: &LimitArgs) -> anyhow::Result<()> {
+    let request = ClientRequest::LimitMigration {
+        domid: args.domid,
+        limit_ms: args.milliseconds,
+    };
+    let _: serde_json::Value = args.daemon.ask(&request)?;
     Ok(())
 }
 
 fn line(migration: &Migration) -> String {
     let phase = match migration.phase {
-        Phase::None => return "no migration".into(),
+        Phase::None => "no migration",
         Phase::Copying => "copying",
         Phase::Stopped => "stopped",
         Phase::Saved => "saved",
@@ -139,9 +182,19 @@ fn line(migration: &Migration) -> String {
     }
     if let Some(predicted) = migration.predicted_ms {
         add(format_args!(
-            ", {predicted:.0} ms of downtime expected, {:.0} allowed",
+            ", {predicted:.0} ms of downtime expected for its vGPU, {:.0} allowed",
             migration.limit_ms
         ));
+    }
+    if let Some(Ahead { pages, expected_ms }) = migration.ahead {
+        add(format_args!(
+            "; if one began now, its work would leave {pages} pages for the end"
+        ));
+        if let Some(expected) = expected_ms {
+            add(format_args!(
+                ", {expected:.0} ms of downtime for its vGPU at the last rate"
+            ));
+        }
     }
     if !migration.downtime.is_empty() {
         let total: f64 = migration.downtime.iter().map(|(_, ms)| ms).sum();
@@ -185,7 +238,19 @@ mod tests {
         assert_eq!(
             line(&migration),
             "copying, 3 looks, GPU pages: 900 could have changed, 500 verified, 70 sent again, \
-             100 MiB/s, 62 ms of downtime expected, 500 allowed"
+             100 MiB/s, 62 ms of downtime expected for its vGPU, 500 allowed"
+        );
+        let migration = Migration {
+            ahead: Some(Ahead {
+                pages: 40,
+                expected_ms: Some(7.4),
+            }),
+            ..Migration::default()
+        };
+        assert_eq!(
+            line(&migration),
+            "no migration; if one began now, its work would leave 40 pages for the end, \
+             7 ms of downtime for its vGPU at the last rate"
         );
         let migration = Migration {
             phase: Phase::GivenUp,

@@ -174,6 +174,24 @@ fn intx_follows_while_msi_is_off() {
 }
 
 #[test]
+fn without_msi_there_is_no_such_capability() {
+    let config = Config {
+        msi: false,
+        ..Config::default()
+    };
+    let (mut pci, log) = (Pci::new(&config), Log::default());
+    // Power management is the first capability and the last.
+    assert_eq!(pci.read(0x34, 1), 0xd0);
+    assert_eq!(pci.read(0xd0, 2), 0x01);
+    // Nothing is where it would be.
+    write(&mut pci, &log, 4, 2, 4);
+    write(&mut pci, &log, 0x92, 2, 1);
+    assert_eq!(pci.read(0x90, 8), 0);
+    pci.set_pending(true, &log);
+    assert_eq!(log.take(), [Call::Intx(true)]);
+}
+
+#[test]
 fn a_restored_device_maps_its_windows() {
     let (mut pci, log) = device();
     write(&mut pci, &log, 0x10, 4, 0xf100_0000);

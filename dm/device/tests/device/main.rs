@@ -4,6 +4,7 @@ mod accesses;
 mod aperture;
 mod display;
 mod engines;
+mod golden;
 mod kaby_lake;
 mod registers_doc;
 mod rig;

@@ -44,6 +44,13 @@ pub trait Migrant: Send + Sync {
     /// When they are not known.
     fn written(&self) -> anyhow::Result<Frames>;
 
+    /// How many pages work at the GPU could write in this time, while nothing
+    /// is saved.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn preview(&self, time: Duration) -> anyhow::Result<u64>;
+
     /// Tells Xen that these pages were written.
     ///
     /// # Errors

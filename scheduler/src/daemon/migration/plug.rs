@@ -10,8 +10,10 @@ use vgpu_migrate::stream::Section;
 use vgpu_sched::qmp::{Hooks, Verdict};
 
 use super::file::SaveFile;
+use super::migrant::Migrant;
 use super::record::{Record, line, ms};
 use super::times::Times;
+use super::toolstack::{Toolstack, Watch};
 use super::tracker::{Tracker, name_written, sending_ms};
 
 /// How long the GPU may take to end what it is at, before it is taken off and
@@ -28,7 +30,9 @@ const DRAIN: Duration = Duration::from_millis(100);
 pub struct Plug {
     record: Arc<Record>,
     /// libxl's process, as of the last conversation.
-    toolstack: Option<i32>,
+    toolstack: Option<Arc<Toolstack>>,
+    /// Of the one that saves or migrates.
+    watch: Option<Watch>,
     tracker: Option<Tracker>,
     file: Option<SaveFile>,
     /// When the guest was found standing still.
@@ -41,6 +45,7 @@ impl Plug {
         Self {
             record,
             toolstack: None,
+            watch: None,
             tracker: None,
             file: None,
             stopped: None,
@@ -51,6 +56,7 @@ impl Plug {
         let guest = self.record.guest()?;
         // Of an attempt whose toolstack was killed.
         self.tracker = None;
+        self.watch = None;
         {
             let mut migration = self.record.migration();
             *migration = vgpu_control::Migration {
@@ -58,16 +64,15 @@ impl Plug {
                 ..vgpu_control::Migration::default()
             };
         }
-        self.record.reached(Step::Begin)?;
+        self.reached(Step::Begin)?;
         let start = Instant::now();
         guest.begin_save()?;
-        let tracker =
-            Tracker::start(&self.record, guest, self.toolstack).context("cannot start a thread");
-        if tracker.is_err() {
-            self.end();
-        }
-        self.tracker = Some(tracker?);
         self.record.enter(Phase::Copying);
+        if let Err(e) = self.attend(guest) {
+            self.end();
+            self.record.enter(Phase::GivenUp);
+            return Err(e);
+        }
         log::info!(
             "domain {}: saved or migrated from now on; got ready in {:.1} ms",
             self.record.domid(),
@@ -76,9 +81,36 @@ impl Plug {
         Ok(())
     }
 
+    /// Starts what goes on beside the toolstack.
+    fn attend(&mut self, guest: Arc<dyn Migrant>) -> anyhow::Result<()> {
+        let toolstack = self.toolstack.clone();
+        let pid = toolstack.as_ref().map(|t| t.pid());
+        let tracker = Tracker::start(&self.record, guest, pid);
+        self.tracker = Some(tracker.context("cannot start a thread")?);
+        let watch = toolstack.map(|t| Watch::start(&self.record, t));
+        self.watch = watch.transpose().context("cannot watch the toolstack")?;
+        Ok(())
+    }
+
+    /// Fails, or kills the toolstack, if that is to happen at `step`.
+    fn reached(&self, step: Step) -> anyhow::Result<()> {
+        if self.record.reached(step)?
+            && let Some(toolstack) = &self.toolstack
+        {
+            log::warn!(
+                "domain {}: process {} is killed, as a client wants it",
+                self.record.domid(),
+                toolstack.pid()
+            );
+            toolstack.kill().context("the toolstack cannot be killed")?;
+        }
+        Ok(())
+    }
+
     /// The guest is to run on here.
     fn end(&mut self) {
         self.tracker = None;
+        self.watch = None;
         self.file = None;
         self.stopped = None;
         let done = self.record.guest().and_then(|guest| guest.end_save());
@@ -99,7 +131,7 @@ impl Plug {
         let now = (Instant::now(), SystemTime::now());
         self.stopped = Some(now);
         self.tracker = None;
-        self.record.reached(Step::Stop)?;
+        self.reached(Step::Stop)?;
         let drained = guest.suspend(DRAIN).context("the GPU does not let go")?;
         self.record.waited(Cause::Drain, now.0.elapsed());
         let start = Instant::now();
@@ -145,7 +177,7 @@ impl Plug {
     fn save(&mut self) -> anyhow::Result<()> {
         let (instant, time) = self.stopped.context("the guest does not stand still")?;
         let file = self.file.take().context("no file was given by add-fd")?;
-        self.record.reached(Step::Save)?;
+        self.reached(Step::Save)?;
         let start = Instant::now();
         let saved = self.record.guest()?.save()?;
         // QEMU's part, too: from the answer to `stop` on.
@@ -181,10 +213,15 @@ impl Plug {
 
 impl Hooks for Plug {
     fn client(&mut self, pid: i32) {
-        self.toolstack = Some(pid);
+        let toolstack = Toolstack::of(pid).inspect_err(|e| {
+            log::warn!("process {pid} talks to QEMU and cannot be watched: {e}");
+        });
+        self.toolstack = toolstack.ok().map(Arc::new);
     }
 
     fn dirty_log(&mut self, enable: bool) -> Verdict {
+        let record = Arc::clone(&self.record);
+        let _steps = record.steps();
         if enable {
             let begun = self.begin();
             return self.verdict("its vGPU cannot be saved", begun);
@@ -203,6 +240,8 @@ impl Hooks for Plug {
     }
 
     fn stopped(&mut self) -> Verdict {
+        let record = Arc::clone(&self.record);
+        let _steps = record.steps();
         let stopped = self.stop();
         self.verdict("its vGPU cannot be stopped", stopped)
     }
@@ -220,6 +259,8 @@ impl Hooks for Plug {
     }
 
     fn device_state_saved(&mut self) -> Verdict {
+        let record = Arc::clone(&self.record);
+        let _steps = record.steps();
         let saved = self.save();
         self.verdict("its vGPU is not saved", saved)
     }
@@ -232,6 +273,8 @@ impl Hooks for Plug {
     }
 
     fn resuming(&mut self) -> Verdict {
+        let record = Arc::clone(&self.record);
+        let _steps = record.steps();
         match self.record.phase() {
             Phase::Copying | Phase::Stopped | Phase::Saved => {
                 self.end();
@@ -241,7 +284,15 @@ impl Hooks for Plug {
                     self.record.domid()
                 );
             }
-            Phase::Restored => super::arrival::resumed(&self.record),
+            Phase::Restored => {
+                if let Err(e) = self.reached(Step::Start) {
+                    let domid = self.record.domid();
+                    let reason = format!("domain {domid}: the guest is not to run here: {e:#}");
+                    log::warn!("{reason}");
+                    return Verdict::Fail(reason);
+                }
+                super::arrival::resumed(&self.record);
+            }
             Phase::None | Phase::GivenUp | Phase::Arrived => {}
         }
         Verdict::Pass

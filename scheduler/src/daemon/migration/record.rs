@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use vgpu_control::{Cause, Migration, Phase, Step};
+use vgpu_control::{Cause, Failing, Migration, Phase, Step};
 use vgpu_sched::sync::lock;
 
 use super::migrant::Migrant;
@@ -15,7 +15,9 @@ pub struct Record {
     domid: u16,
     guest: OnceLock<Weak<dyn Migrant>>,
     migration: Mutex<Migration>,
-    fail_at: Mutex<Option<Step>>,
+    fail_at: Mutex<Option<(Step, Failing)>>,
+    /// Held while a step is taken.
+    steps: Mutex<()>,
     /// When the present phase began.
     since: Mutex<Instant>,
 }
@@ -32,6 +34,7 @@ impl Record {
                 ..Migration::default()
             }),
             fail_at: Mutex::new(None),
+            steps: Mutex::new(()),
             since: Mutex::new(Instant::now()),
         })
     }
@@ -87,22 +90,33 @@ impl Record {
         self.migration().downtime.push((cause, ms(time)));
     }
 
-    /// The next migration is to fail at `step`.
-    pub fn fail_at(&self, step: Step) {
-        *lock(&self.fail_at) = Some(step);
+    /// From the toolstack's steps and what is done in its place, one at a
+    /// time.
+    pub fn steps(&self) -> MutexGuard<'_, ()> {
+        lock(&self.steps)
     }
 
-    /// Fails if it is to fail at `step`.
+    /// From now on the guest may stand still for `limit_ms` milliseconds.
+    pub fn limit(&self, limit_ms: u32) {
+        self.migration().limit_ms = f64::from(limit_ms);
+    }
+
+    /// The next migration is to fail at `step`.
+    pub fn fail_at(&self, step: Step, how: Failing) {
+        *lock(&self.fail_at) = Some((step, how));
+    }
+
+    /// Fails if it is to fail at `step`; true if the toolstack is to be killed
+    /// there.
     ///
     /// # Errors
     /// Once, if asked for.
-    pub fn reached(&self, step: Step) -> anyhow::Result<()> {
-        let mut at = lock(&self.fail_at);
-        if *at == Some(step) {
-            *at = None;
-            bail!("it was made to fail here by a client");
+    pub fn reached(&self, step: Step) -> anyhow::Result<bool> {
+        match lock(&self.fail_at).take_if(|(at, _)| *at == step) {
+            None => Ok(false),
+            Some((_, Failing::Killed)) => Ok(true),
+            Some((_, Failing::Refused)) => bail!("it was made to fail here by a client"),
         }
-        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use guest_memory::Gfn;
-use vgpu_control::{Cause, Phase, Step};
+use vgpu_control::{Cause, Failing, Phase, Step};
 use vgpu_sched::ppgtt::Frames;
 use vgpu_sched::qmp::{Hooks, Verdict};
 use vgpu_sched::saved::{HostV1, PackedTable, Saved};
@@ -62,6 +62,11 @@ impl Migrant for Fake {
         let mut frames = Frames::default();
         frames.insert_run(Gfn(7), 2);
         Ok(frames)
+    }
+
+    fn preview(&self, _time: Duration) -> anyhow::Result<u64> {
+        self.note("preview")?;
+        Ok(240)
     }
 
     fn name(&self, frames: &Frames) -> anyhow::Result<()> {
@@ -180,6 +185,34 @@ fn a_file_without_a_vgpu_is_refused() {
 }
 
 #[test]
+fn a_file_that_was_cut_off_or_changed_is_refused() {
+    let mut rig = Rig::new("changed");
+    let mut file = rig.stopped();
+    file.write_all(b"QEMU's").unwrap();
+    assert_eq!(rig.plug.device_state_saved(), Verdict::Pass);
+    let whole = std::fs::read(&rig.path).unwrap();
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&rig.path, bytes).unwrap();
+        let read = Arriving::read(&File::open(&rig.path).unwrap());
+        let error = format!("{:#}", read.err().unwrap());
+        assert!(error.starts_with("the saved "), "{error}");
+        assert!(error.len() < 300 && !error.contains('\n'), "{error}");
+    };
+    for at in 0..whole.len() {
+        refused(&whole[..at]);
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << (at % 8);
+        refused(&changed);
+    }
+    // Behind another state of QEMU's, of the same length.
+    refused(&[b"QEMU.s", &whole[6..]].concat());
+    // And with something behind it.
+    refused(&[&whole[..], b"\0"].concat());
+    std::fs::write(&rig.path, &whole).unwrap();
+    assert!(Arriving::read(&File::open(&rig.path).unwrap()).is_ok());
+}
+
+#[test]
 fn whatever_fails_the_guest_goes_on() {
     for (fails, asked) in [
         ("begin", &["begin"][..]),
@@ -222,14 +255,14 @@ fn whatever_fails_the_guest_goes_on() {
 fn a_client_can_have_it_fail_at_each_step() {
     for step in [Step::Begin, Step::Stop, Step::Save] {
         let mut rig = Rig::new(&format!("{step:?}"));
-        rig.record.fail_at(step);
+        rig.record.fail_at(step, Failing::Refused);
         let verdict = match step {
             Step::Begin => rig.plug.dirty_log(true),
             Step::Stop => {
                 assert_eq!(rig.plug.dirty_log(true), Verdict::Pass);
                 rig.plug.stopped()
             }
-            Step::Save => {
+            _ => {
                 drop(rig.stopped());
                 rig.plug.device_state_saved()
             }
@@ -263,32 +296,141 @@ fn what_is_no_save_is_left_alone() {
 fn a_guest_that_would_stand_still_for_long_goes_on() {
     let mut rig = Rig::new("long");
     assert_eq!(rig.plug.dirty_log(true), Verdict::Pass);
-    // Two pages and half a MiB of state.
-    rig.record.migration().send_rate = Some(1 << 20);
+    // Two pages and the state.
+    rig.record.migration().send_rate = Some(100 << 10);
     let reason = reason(rig.plug.stopped());
-    let text = " ms, allowed: 500; 2 pages and the state are left at 1024 KiB/s";
+    let text = " ms, allowed: 500; 2 pages and the state are left at 100 KiB/s";
     assert!(reason.contains(text), "{reason}");
     assert_eq!(rig.plug.resuming(), Verdict::Pass);
     assert_eq!(rig.guest.noted(), ["begin", "suspend", "end"]);
-    assert_eq!(super::tracker::sending_ms(256, 1 << 20), 1500.0);
+    assert_eq!(super::tracker::sending_ms(240, 1 << 20), 1000.0);
+}
+
+/// A process in the place of libxl's, which waits for ever.
+struct Libxl(std::process::Child);
+
+impl Libxl {
+    fn new() -> Self {
+        let mut command = std::process::Command::new("cat");
+        Self(command.stdin(std::process::Stdio::piped()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id().try_into().unwrap()
+    }
+
+    fn killed(&mut self) {
+        let _ = self.0.kill();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Libxl {
+    fn drop(&mut self) {
+        self.killed();
+    }
+}
+
+/// Waits until it is known why a migration failed.
+fn failure(rig: &Rig) -> String {
+    loop {
+        if let Some(failure) = rig.record.now().failure {
+            return failure;
+        }
+        std::thread::yield_now();
+    }
 }
 
 #[test]
 fn a_toolstack_that_was_killed_is_noticed() {
     let mut rig = Rig::new("killed");
-    rig.plug.client(i32::MAX);
+    let mut libxl = Libxl::new();
+    rig.plug.client(libxl.pid());
     assert_eq!(rig.plug.dirty_log(true), Verdict::Pass);
+    libxl.killed();
     while rig.record.phase() != Phase::GivenUp {
         std::thread::yield_now();
     }
-    let failure = rig.record.now().failure.unwrap();
+    let failure = failure(&rig);
     assert!(
-        failure.starts_with("the toolstack's process is gone"),
+        failure.starts_with("the toolstack's process is gone; the guest goes on"),
         "{failure}"
     );
     assert_eq!(rig.guest.noted(), ["begin", "end"]);
-    assert_eq!(rig.plug.dirty_log(true), Verdict::Pass);
+    let again = Libxl::new();
+    rig.plug.client(again.pid());
+    drop(rig.stopped());
+    assert_eq!(rig.plug.device_state_saved(), Verdict::Pass);
     assert_eq!(rig.record.now().failure, None);
+}
+
+#[test]
+fn a_toolstack_that_is_killed_at_a_step_leaves_the_guest_to_be_resumed() {
+    for step in [Step::Begin, Step::Stop, Step::Save] {
+        let mut rig = Rig::new(&format!("killed-{step:?}"));
+        let mut libxl = Libxl::new();
+        rig.plug.client(libxl.pid());
+        rig.record.fail_at(step, Failing::Killed);
+        assert_eq!(rig.plug.dirty_log(true), Verdict::Pass);
+        let (phase, why) = match step {
+            Step::Begin => (Phase::GivenUp, "the guest goes on here"),
+            Step::Stop => {
+                assert_eq!(rig.plug.stopped(), Verdict::Pass);
+                (Phase::Stopped, "it has to be resumed here")
+            }
+            _ => {
+                let mut options = File::options();
+                let options = options.write(true).create(true).truncate(false);
+                let file = options.open(&rig.path).unwrap();
+                assert_eq!(rig.plug.stopped(), Verdict::Pass);
+                assert_eq!(rig.plug.add_fd(Some(file.as_fd())), Verdict::Pass);
+                assert_eq!(rig.plug.device_state_saved(), Verdict::Pass);
+                (Phase::Saved, "only if it runs nowhere else")
+            }
+        };
+        let failure = failure(&rig);
+        assert!(failure.contains(why), "{failure}");
+        libxl.killed();
+        while rig.record.phase() != phase {
+            std::thread::yield_now();
+        }
+        // Whoever resumes it has QEMU go on first.
+        assert_eq!(rig.plug.resuming(), Verdict::Pass);
+        assert_eq!(rig.record.phase(), Phase::GivenUp);
+        assert_eq!(rig.guest.noted().last().unwrap(), "end");
+        drop(rig.stopped());
+    }
+}
+
+#[test]
+fn a_guest_can_be_kept_from_running_at_the_target() {
+    let mut rig = Rig::new("start");
+    super::loaded(&rig.record, None, Duration::from_millis(3));
+    rig.record.fail_at(Step::Start, Failing::Refused);
+    let reason = reason(rig.plug.resuming());
+    assert!(
+        reason.contains("not to run here: it was made to"),
+        "{reason}"
+    );
+    assert_eq!(rig.record.phase(), Phase::Restored);
+}
+
+#[test]
+fn what_a_migration_would_cost_is_told_before_it() {
+    let mut rig = Rig::new("ahead");
+    super::look_ahead(&rig.record);
+    let ahead = rig.record.now().ahead.unwrap();
+    assert_eq!((ahead.pages, ahead.expected_ms), (240, None));
+    rig.record.migration().send_rate = Some(1 << 20);
+    super::look_ahead(&rig.record);
+    let ahead = rig.record.now().ahead.unwrap();
+    assert_eq!((ahead.pages, ahead.expected_ms), (240, Some(1000.0)));
+    assert_eq!(rig.guest.noted(), ["preview", "preview"]);
+    // While it is under way its own looks tell, and nothing may come between.
+    drop(rig.stopped());
+    super::look_ahead(&rig.record);
+    assert_eq!(rig.record.now().ahead, None);
+    assert_eq!(rig.guest.noted(), ["begin", "suspend"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vgpu_control::{Pages, Phase};
+use vgpu_control::{Ahead, Pages, Phase};
 use vgpu_sched::sync::lock;
 
 use super::migrant::Migrant;
@@ -29,8 +29,7 @@ struct Shared {
 }
 
 impl Tracker {
-    /// Starts one. It watches the process `toolstack`, too, and ends the
-    /// attempt when that is killed.
+    /// Starts one, which sees how fast the process `toolstack` sends.
     ///
     /// # Errors
     /// When the system has no more threads.
@@ -83,11 +82,10 @@ impl Shared {
                 return;
             }
             drop(slept);
+            if record.phase() != Phase::Copying {
+                return;
+            }
             if let Some(sender) = &mut sender {
-                if !sender.lives() {
-                    give_up(record, guest);
-                    return;
-                }
                 sender.look();
             }
             let start = Instant::now();
@@ -113,22 +111,30 @@ impl Shared {
     }
 }
 
-/// The toolstack was killed and will tell nobody that it came to nothing.
-fn give_up(record: &Record, guest: &dyn Migrant) {
-    let domid = record.domid();
-    let reason = "the toolstack's process is gone; the guest goes on here";
-    log::warn!("domain {domid}: {reason}");
-    if let Err(e) = guest.end_save() {
-        log::error!("domain {domid}: the vGPU does not go on as before: {e:#}");
+/// Finds out what a migration that began now would have to bring over, unless
+/// one is under way.
+pub fn look_ahead(record: &Record) {
+    // None begins meanwhile.
+    let _steps = record.steps();
+    if matches!(
+        record.phase(),
+        Phase::Copying | Phase::Stopped | Phase::Saved | Phase::Restored
+    ) {
+        return;
     }
-    // Whoever sees that it was given up finds out why.
-    record.migration().failure = Some(reason.into());
-    record.enter(Phase::GivenUp);
+    // A vGPU that failed has nothing to bring over.
+    let pages = record.guest().and_then(|guest| guest.preview(EVERY)).ok();
+    let mut migration = record.migration();
+    let rate = migration.send_rate;
+    migration.ahead = pages.map(|pages| Ahead {
+        pages,
+        expected_ms: rate.map(|rate| sending_ms(pages, rate)),
+    });
 }
 
 /// Bytes of state that go with the pages: the device's, the page table's and
-/// QEMU's are some hundred KiB.
-const STATE_BYTES: f64 = 512.0 * 1024.0;
+/// QEMU's are some ten KiB, unless the guest's table has no pattern.
+const STATE_BYTES: f64 = 64.0 * 1024.0;
 
 /// How long it takes to bring over so many pages, and the state, at so many
 /// bytes a second; milliseconds.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guest_memory::Gfn;
-use vgpu_control::{Connection, FromDm, ToDm};
+use vgpu_control::{Connection, FromDm, State, ToDm};
 
 use super::{Fixture, Qemu};
 use crate::daemon::guest::Guest;
@@ -119,6 +119,23 @@ fn a_device_model_that_does_not_do_its_part_fails_the_step() {
         reason(third.save()),
         "the device's state is longer than 16777216 bytes"
     );
+}
+
+#[test]
+fn a_guest_can_be_looked_at_while_its_device_model_takes_its_time() {
+    let (_f, _qemu, guest) = guest("takes-its-time");
+    let seen = guest.with_vgpu(|_| Ok((guest.entry().state, guest.sample().state)));
+    assert_eq!(seen.unwrap(), (State::Running, State::Running));
+}
+
+#[test]
+fn an_answer_that_comes_late_is_not_the_next_questions() {
+    let (_f, _qemu, guest) = guest("answers-late");
+    for on in [true, false].into_iter().cycle().take(50) {
+        // Given up before it is answered, mostly.
+        let _ = guest.dm().step(&ToDm::Record(on), Duration::from_micros(1));
+        assert!(guest.dm().tree().unwrap().is_object());
+    }
 }
 
 #[test]

@@ -6,9 +6,21 @@ LAB restore-exit/save 0
 LAB migrate-exit/plain-1 0
 LAB migrate-exit/round-1 0
 LAB migrate-exit/round-2 0
-LAB aborts save
 LAB migrate-exit/abort-save 1
 LAB domains/abort-save 2
+LAB= xl/abort-save
+LAB+ xl/abort-save libxl: error: it was made to fail here by a client; the guest goes on here
+LAB= status/abort-save
+LAB+ status/abort-save failure: it was made to fail here by a client
+LAB migrate-exit/abort-limit 1
+LAB domains/abort-limit 2
+LAB= xl/abort-limit
+LAB+ xl/abort-limit error: it would stand still for 70 ms, allowed: 1; 20 pages are left
+LAB migrate-exit/abort-xl-stop 137
+LAB resume-exit/abort-xl-stop 0
+LAB domains/abort-xl-stop 2
+LAB= status/abort-xl-stop
+LAB+ status/abort-xl-stop failure: it has to be resumed here
 LAB migrate-exit/after-aborts 0
 LAB= status/round-1
 LAB+ status/round-1 {\"phase\":\"arrived\"}
@@ -23,6 +35,8 @@ LAB gap/save 25000.0 25000.0 1500.0
 LAB gap/round-1 13000.0 13000.0 1500.0
 LAB gap/round-2 12000.0 12000.0 1500.0
 LAB gap/abort-save 3000.0 3000.0 1500.0
+LAB gap/abort-limit 3000.0 3000.0 1500.0
+LAB gap/abort-xl-stop 3000.0 3000.0 1500.0
 LAB work/migrate {\"seconds\":9.0,\"verified\":9,\"mismatches\":0,\"resets\":0,\"end\":\"signal\"}
 LAB work-exit/migrate 0
 LAB= dmesg
@@ -83,7 +97,21 @@ fn each_way_to_fall_short_is_named() {
             "domains/abort-save 3",
             "abort-save: Some(\"3\") domains are left, not 2",
         ),
-        ("LAB aborts save\n", "", "aborted: no migration was"),
+        (
+            "LAB migrate-exit/abort-limit 1\n",
+            "",
+            "abort-limit: xl migrate was not run",
+        ),
+        (
+            "resume-exit/abort-xl-stop 0",
+            "resume-exit/abort-xl-stop 1",
+            "abort-xl-stop: the guest could not be resumed",
+        ),
+        (
+            "LAB+ xl/abort-limit error: it would stand still",
+            "LAB+ xl/abort-limit error: it stands still",
+            "abort-limit: xl does not say \"it would stand still for\"",
+        ),
         (
             "guest-gone/g1 yes",
             "guest-gone/g1 no",
@@ -120,5 +148,73 @@ fn each_way_to_fall_short_is_named() {
         ),
     ] {
         assert_eq!(verdict(DOM0, &GUEST.replace(from, to)).failures, [expected]);
+    }
+}
+
+#[test]
+fn cases_alone_are_judged_alone() {
+    let dom0 = "\
+LAB only damaged,debug
+LAB migrate-exit/after-aborts 0
+LAB save-exit/abort-damaged 0
+LAB restore-exit/abort-cut-memory 3
+LAB domains/abort-cut-memory 1
+LAB= xl/abort-cut-memory
+LAB+ xl/abort-cut-memory xc: error: Failed to read Record Header from stream
+LAB restore-exit/abort-cut-state 3
+LAB domains/abort-cut-state 1
+LAB= xl/abort-cut-state
+LAB+ xl/abort-cut-state libxl: error: stream truncated
+LAB restore-exit/abort-flipped 3
+LAB domains/abort-flipped 1
+LAB= dm-log/abort-flipped
+LAB+ dm-log/abort-flipped vgpu-launcher: section device: checksum
+LAB restore-exit/abort-former 3
+LAB domains/abort-former 1
+LAB= dm-log/abort-former
+LAB+ dm-log/abort-former vgpu-launcher: not the one that belongs to it
+LAB migrate-exit/abort-damaged 0
+LAB domains/abort-damaged 2
+LAB migrate-exit/abort-debug 0
+LAB domains/abort-debug 2
+LAB verify-failed/abort-debug 0
+LAB guest-gone/g1 yes
+LAB vgpud-alive yes
+LAB vgpu-dm-left 0
+";
+    let guest = GUEST.replace("gap/abort-save", "gap/abort-damaged");
+    let guest = guest.replace("gap/abort-limit", "gap/abort-debug");
+    assert_eq!(verdict(dom0, &guest).failures, [""; 0]);
+    for (from, to, expected) in [
+        (
+            "restore-exit/abort-flipped 3",
+            "restore-exit/abort-flipped 0",
+            "abort-flipped: it was not refused",
+        ),
+        (
+            "domains/abort-cut-memory 1",
+            "domains/abort-cut-memory 2",
+            "abort-cut-memory: Some(\"2\") domains are left, not 1",
+        ),
+        (
+            "belongs to it",
+            "is broken",
+            "abort-former: the device model's log does not say \"belongs to it\"",
+        ),
+        (
+            "verify-failed/abort-debug 0",
+            "verify-failed/abort-debug 3",
+            "abort-debug: Some(\"3\") pages are not the source's",
+        ),
+        (
+            "migrate-exit/abort-debug 0",
+            "migrate-exit/abort-debug 1",
+            "abort-debug: xl migrate ended with 1",
+        ),
+    ] {
+        assert_eq!(
+            verdict(&dom0.replace(from, to), &guest).failures,
+            [expected]
+        );
     }
 }
