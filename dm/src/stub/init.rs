@@ -37,6 +37,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// What the kernel refuses. The domain cannot go on without it.
 pub fn run(arguments: &[OsString]) -> anyhow::Result<Infallible> {
     prepare()?;
+    log::info!("memory: {}", memory()?);
     let mut deaths = Deaths::default();
     loop {
         let mut device_model = Command::new(PROGRAM)
@@ -79,6 +80,19 @@ fn prepare() -> anyhow::Result<()> {
             .with_context(|| format!("cannot load {path}"))?;
     }
     Ok(())
+}
+
+/// What the kernel says of memory.
+fn memory() -> anyhow::Result<String> {
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let names = ["MemTotal", "MemFree", "MemAvailable", "Slab"];
+    let told = |line: &&str| names.iter().any(|n| line.starts_with(&format!("{n}:")));
+    let lines: Vec<String> = text
+        .lines()
+        .filter(told)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    Ok(lines.join(", "))
 }
 
 /// When the device model died lately.

@@ -99,7 +99,7 @@ pub struct Settings<'a> {
     pub scenario: &'a str,
     /// Whether our programs are to be used.
     pub device: bool,
-    /// Whether device models may get domains of their own.
+    /// Whether device models get domains of their own.
     pub stub: bool,
     /// Our programs that guests get.
     pub guest_programs: &'a [GuestProgram],
@@ -204,12 +204,13 @@ impl Payload {
         fs::write(
             dom0.join("settings"),
             format!(
-                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_ONLY={}\nLAB_TIMEOUT={}\n",
+                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_STUB={}\nLAB_ONLY={}\nLAB_TIMEOUT={}\n",
                 settings.scenario,
                 u8::from(settings.device),
                 u8::from(settings.form == Form::Short),
                 settings.shadow.map_or("", Shadow::name),
                 settings.gpu.name(),
+                u8::from(settings.stub),
                 settings.only.join(","),
                 settings.timeout
             ),

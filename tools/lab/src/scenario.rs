@@ -70,7 +70,7 @@ pub struct Scenario {
     pub summary: &'static str,
     /// Whether our programs are installed in dom0.
     pub device: bool,
-    /// Whether device models may get domains of their own.
+    /// Whether device models get domains of their own without being asked for.
     pub stub: bool,
     /// Our programs that its guests get.
     pub guest_programs: &'static [GuestProgram],

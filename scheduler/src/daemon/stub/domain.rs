@@ -26,7 +26,8 @@ pub struct StubConfig {
 
 /// The kernel's part of the command line: a console, and an end instead of a
 /// new start; then the first process's.
-const COMMAND_LINE: &str = "console=hvc0 loglevel=4 panic=-1 -- --init";
+const COMMAND_LINE: &str = "console=hvc0 loglevel=4 panic=-1 RUST_LOG=info \
+     initcall_blacklist=tracer_init_tracefs cgroup_disable=memory -- --init";
 
 /// The node of the domain's that its device model may write.
 fn folder(stub: u16) -> String {

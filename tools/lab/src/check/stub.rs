@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Verdict, i915};
+use super::{Verdict, i915, teardown};
 use crate::facts::{Facts, Report};
 use crate::scenario::Form;
 
@@ -48,16 +48,7 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         failures.push("stub_boot_s was not told".into());
     }
     failures.extend(stub(dom0).err());
-    for (key, what) in [
-        ("stubs-left", "stub domains or zombies are left"),
-        ("stub-nodes-left", "nodes in xenstore are left"),
-    ] {
-        match dom0.get(key) {
-            Some("0") => {}
-            Some(n) => failures.push(format!("teardown: {n} {what}")),
-            None => failures.push(format!("teardown: {key} was not told")),
-        }
-    }
+    failures.extend(teardown::stubs(dom0));
     let in_stub = i915::read_us(&facts.guest("g1"), "vgpu");
     let in_dom0 = i915::read_us(&facts.guest("g2"), "vgpu");
     match in_stub.zip(in_dom0) {
