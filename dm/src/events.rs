@@ -51,18 +51,16 @@ impl EventLoop {
                 }
             }
             let owes = !self.submit.settle();
+            let tend = self.protection.tend();
             let deadline = self.device.next_deadline();
             if deadline.is_some_and(|at| at <= self.alarm.now_ns()) {
                 self.device.tick();
                 continue;
             }
             let until = deadline.map(|at| self.alarm.until(at));
-            let wait = match until {
-                Some(until) if owes => Some(until.min(RETRY)),
-                None if owes => Some(RETRY),
-                until => until,
-            };
-            self.ring.wait(wait)?;
+            let retry = owes.then_some(RETRY);
+            self.ring
+                .wait([until, retry, tend].into_iter().flatten().min())?;
         }
         Ok(())
     }
@@ -72,9 +70,10 @@ impl EventLoop {
         use vgpu_ring::Doorbell;
         while !self.stop.load(Acquire) {
             self.device.tick();
-            let deadline = self.device.next_deadline();
+            let until = self.device.next_deadline().map(|at| self.alarm.until(at));
+            let tend = self.protection.tend();
             let bell = self.ring.doorbell();
-            if bell.wait(deadline.map(|at| self.alarm.until(at))) {
+            if bell.wait([until, tend].into_iter().flatten().min()) {
                 bell.clear();
             }
         }

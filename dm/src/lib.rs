@@ -22,7 +22,7 @@ mod vcpu;
 mod windows;
 
 pub use pause::NotStill;
-pub use protection::ProtectionState;
+pub use protection::{ProtectionState, StillProtected};
 pub use saving::OtherDevice;
 pub use server::{AttachError, Server, ServerConfig, Statistics};
 pub use table::TableState;

@@ -256,7 +256,7 @@ fn for_a_save(server: &Server, step: &ToDm) -> anyhow::Result<()> {
         ToDm::TableOut => server.take_table_out()?,
         ToDm::TableIn { gfn } => server.take_table_in(gfn)?,
         ToDm::TableSettle { gfn } => server.settle_table(gfn),
-        ToDm::Record(true) => server.record(),
+        ToDm::Record(true) => server.record()?,
         ToDm::Record(false) => server.stop_recording(),
         ToDm::HoldStill { limit_ms } => server.hold_still(Duration::from_millis(limit_ms))?,
         ToDm::GoOn => server.go_on(),

@@ -4,16 +4,23 @@
 //! it, tell of it, and only then let the vCPU go on. Whoever sees what was
 //! written, or anything that the vCPU did after it, sees the announcement too,
 //! so vgpud knows when it has not been told everything yet.
+//!
+//! A frame that is let go of is so for vgpud at once, and becomes RAM when no
+//! vCPU is inside an instruction that wrote to it (`xen_glue`,
+//! `IoreqServer::let_go`). Until then its writes are done, and told to nobody.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
 use serde::Serialize;
 use vgpu_device::GpuPort;
 use vgpu_ring::{Event, Outcome, Request};
-use xen_glue::{DeviceModel, DeviceModelError, Extent, IoreqServer, MemType};
+use xen_glue::{DeviceModel, DeviceModelError, Errno, Extent, IoreqPage, IoreqServer, MemType};
 
+use crate::alarm::Alarm;
 use crate::outside::SubmitRing;
 
 /// Frames protected at a time. vgpud shadows no more than 4096 tables; some
@@ -24,9 +31,28 @@ const MOST_FRAMES: usize = 8192;
 /// while it logs writes for a migration, and one that the guest gave back.
 const MOST_REFUSALS: u32 = 16;
 
+/// Frames made RAM at a time: no request is answered meanwhile.
+const BATCH: usize = 256;
+
+/// How long after a frame was let go of it is made RAM, and how long a frame
+/// waits at most that a vCPU wrote to just then.
+const SOON: Duration = Duration::from_micros(100);
+const LATE: Duration = Duration::from_millis(10);
+
+/// How long all frames may take to become RAM. A vCPU that writes to one as
+/// fast as it can has it trapped thousands of times in that.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
 /// Bits of an entry above the GPU's 39-bit bus. Tables have none of these;
 /// pointers of a kernel do.
 const ABOVE_BUS: u64 = !0 << 39;
+
+/// Frames could not be made RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} frames or more stay write-protected: a vCPU writes to them, or is paused in the middle of it"
+)]
+pub struct StillProtected(pub usize);
 
 /// What there is to see of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -35,6 +61,8 @@ pub struct ProtectionState {
     pub offered: bool,
     /// Frames protected now.
     pub frames: usize,
+    /// Frames let go of that are not RAM yet.
+    pub leaving: usize,
     /// Writes to them that were done for the guest.
     pub writes: u64,
     /// Frames let go of because they were written as tables are not.
@@ -45,51 +73,131 @@ pub struct ProtectionState {
 
 #[derive(Default)]
 struct State {
-    /// Xen grants it.
+    /// Xen sends us writes to protected frames.
+    claimed: bool,
+    /// A predecessor may have had this server protect frames, and nobody knows
+    /// which; or that was found out.
+    inherited: bool,
+    disowned: bool,
+    /// Frames are to be protected, if that can be.
+    wanted: bool,
+    /// vgpud may have frames protected.
     offered: bool,
     frames: HashSet<u64>,
+    /// What vgpud does not rely on any more, and is to become RAM.
+    leaving: BTreeSet<u64>,
+    /// Other frames may be in the places of those, which are RAM.
+    unsure: bool,
+    /// When they are tried to be made RAM next, and how long after that again.
+    next: Option<Instant>,
+    patience: Duration,
     refusals: u32,
     seen: ProtectionState,
+}
+
+impl State {
+    /// Has a frame become RAM.
+    fn leave(&mut self, gfn: u64) {
+        self.leaving.insert(gfn);
+        self.patience = SOON;
+        self.try_at(SOON);
+    }
+
+    /// Has what is to be done be tried so much later.
+    fn try_at(&mut self, later: Duration) {
+        self.next = Some(Instant::now() + later);
+    }
+
+    /// Whether a frame may be protected, but for `frames`.
+    fn is_busy(&self) -> bool {
+        self.inherited || !self.leaving.is_empty()
+    }
+
+    fn leave_all(&mut self) {
+        for gfn in std::mem::take(&mut self.frames) {
+            self.leave(gfn);
+        }
+    }
 }
 
 /// The guest's memory, with its protected frames.
 pub(crate) struct Protection {
     dm: DeviceModel,
     server: Arc<IoreqServer>,
+    page: Arc<IoreqPage>,
     ring: Arc<SubmitRing>,
+    /// Wakes the event thread, which makes frames RAM.
+    alarm: Arc<Alarm>,
     memory: Arc<dyn GuestMemory>,
     state: Mutex<State>,
+    /// Held shared to answer a request, and alone while frames become RAM.
+    /// Taken after `state`, or without it.
+    answers: RwLock<()>,
 }
 
 impl Protection {
     /// Claims the guest's write protection, if Xen has it for this guest.
     pub(crate) fn claim(
         server: Arc<IoreqServer>,
+        page: Arc<IoreqPage>,
         ring: Arc<SubmitRing>,
+        alarm: Arc<Alarm>,
         memory: Arc<dyn GuestMemory>,
     ) -> Self {
         let this = Self {
             dm: server.device_model().clone(),
             server,
+            page,
             ring,
+            alarm,
             memory,
             state: Mutex::default(),
+            answers: RwLock::default(),
         };
-        if this.claim_again(&mut this.lock()) {
-            this.say(true);
-        }
+        this.begin_again();
         this
     }
 
-    /// Claims it unless it is claimed; says whether it is.
-    fn claim_again(&self, state: &mut State) -> bool {
-        if !state.offered {
+    /// Claims it unless it is claimed, and says that.
+    fn claim_again(&self, state: &mut State) {
+        if state.claimed {
+            state.offered = true;
+        } else if !state.inherited {
             match self.server.claim_write_protection() {
-                Ok(()) => state.offered = true,
+                Ok(()) => (state.claimed, state.offered) = (true, true),
+                Err(e) if e.errno == Errno::EBUSY && !state.disowned => {
+                    state.inherited = true;
+                    state.try_at(Duration::ZERO);
+                }
                 Err(e) => log::info!("page tables are compared, not protected: {e}"),
             }
         }
-        state.offered
+        if state.offered {
+            self.say(true);
+        }
+    }
+
+    /// Ends the claim of a predecessor with this server, if it is one and that
+    /// can be done now.
+    fn disown(&self, state: &mut State) {
+        let is_memory = |gfn| {
+            let gpa = Gfn(gfn).address();
+            gpa.is_some_and(|gpa| self.memory.read(gpa, &mut [0]).is_ok())
+        };
+        let ended = {
+            let _none = self.answers.write().unwrap_or_else(PoisonError::into_inner);
+            self.server.end_claim(&self.page, is_memory)
+        };
+        match ended {
+            Ok(false) => return state.try_at(LATE),
+            Ok(true) => log::info!("frames that a predecessor protected are RAM again"),
+            Err(e) => log::debug!("{e}"),
+        }
+        state.inherited = false;
+        state.disowned = true;
+        if state.wanted {
+            self.claim_again(state);
+        }
     }
 
     /// Says that no frame is protected, and whether some can be.
@@ -102,11 +210,17 @@ impl Protection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// To be held while a request is answered.
+    pub(crate) fn answering(&self) -> RwLockReadGuard<'_, ()> {
+        self.answers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn state(&self) -> ProtectionState {
         let state = self.lock();
         ProtectionState {
             offered: state.offered,
             frames: state.frames.len(),
+            leaving: state.leaving.len(),
             ..state.seen
         }
     }
@@ -139,8 +253,19 @@ impl Protection {
         if state.frames.contains(&gfn) {
             return Outcome::Done;
         }
-        if !state.offered || state.frames.len() >= MOST_FRAMES {
+        if !state.offered || state.frames.len() + state.leaving.len() >= MOST_FRAMES {
             return Outcome::Refused;
+        }
+        if state.unsure && state.leaving.contains(&gfn) {
+            self.make_ram(state);
+            if state.leaving.contains(&gfn) {
+                return Outcome::Refused;
+            }
+        }
+        if state.leaving.remove(&gfn) {
+            // It is still.
+            state.frames.insert(gfn);
+            return Outcome::Done;
         }
         match self.set_type(gfn, MemType::WriteProtected) {
             Ok(()) => {
@@ -163,10 +288,7 @@ impl Protection {
     fn unprotect(&self, gfn: u64) -> Outcome {
         let state = &mut *self.lock();
         if state.frames.remove(&gfn) {
-            // The guest may have given the frame back.
-            if let Err(e) = self.set_type(gfn, MemType::Ram) {
-                log::debug!("{e}");
-            }
+            state.leave(gfn);
         }
         Outcome::Ended
     }
@@ -176,52 +298,139 @@ impl Protection {
     pub(crate) fn begin_again(&self) {
         let state = &mut *self.lock();
         state.refusals = 0;
-        if !state.offered && self.claim_again(state) {
-            self.say(true);
+        state.wanted = true;
+        if !state.offered {
+            self.claim_again(state);
         }
     }
 
     /// Xen does not protect frames any more.
     fn give_up(&self, state: &mut State, why: &DeviceModelError) {
         log::warn!("page tables are compared from now on, not protected: {why}");
-        self.say(false);
-        self.release(state);
+        self.withdraw(state);
     }
 
-    fn release(&self, state: &mut State) {
-        state.offered = false;
-        state.frames.clear();
-        if let Err(e) = self.server.release_write_protection() {
-            // The domain is destroyed before its device models, often.
-            log::debug!("{e}");
+    /// Protects no frame any more.
+    fn withdraw(&self, state: &mut State) {
+        if state.offered {
+            self.say(false);
         }
+        state.offered = false;
+        state.wanted = false;
+        state.leave_all();
+        self.end_claim(state);
+    }
+
+    /// Gives the claim back once there is nothing more it is needed for.
+    fn end_claim(&self, state: &mut State) {
+        if state.claimed && !state.offered && state.leaving.is_empty() {
+            state.claimed = false;
+            if let Err(e) = self.server.release_write_protection() {
+                // The domain is destroyed before its device models, often.
+                log::debug!("{e}");
+            }
+        }
+    }
+
+    /// Makes RAM of frames let go of, as far as that can be done now.
+    fn make_ram(&self, state: &mut State) {
+        let batch: BTreeSet<u64> = state.leaving.iter().take(BATCH).copied().collect();
+        let left = {
+            let _none = self.answers.write().unwrap_or_else(PoisonError::into_inner);
+            self.server.let_go(&self.page, &batch)
+        };
+        // Without a server there is nothing to do for them.
+        let left = left.unwrap_or_else(|e| {
+            log::debug!("{e}");
+            BTreeSet::new()
+        });
+        let done = batch.len() - left.len();
+        // Those left are tried first the next time; there are no more of them
+        // than twice the vCPUs.
+        state
+            .leaving
+            .retain(|gfn| !batch.contains(gfn) || left.contains(gfn));
+        state.unsure &= !state.leaving.is_empty();
+        state.patience = if done > 0 {
+            SOON
+        } else {
+            (state.patience * 2).min(LATE)
+        };
+        if !state.leaving.is_empty() {
+            state.try_at(state.patience);
+        }
+        self.end_claim(state);
+    }
+
+    /// Does what can be done now to have frames become RAM.
+    fn step(&self, state: &mut State) {
+        state.next = None;
+        if state.inherited {
+            self.disown(state);
+        }
+        if !state.leaving.is_empty() {
+            self.make_ram(state);
+        }
+    }
+
+    /// Makes RAM of frames let go of, if it is time; how long it is until it
+    /// is time again.
+    pub(crate) fn tend(&self) -> Option<Duration> {
+        let state = &mut *self.lock();
+        if state.next? <= Instant::now() {
+            self.step(state);
+        }
+        Some(state.next?.saturating_duration_since(Instant::now()))
     }
 
     /// Frames left the guest, and others may be in their places, which nobody
     /// protected: none is, until vgpud asks again.
     pub(crate) fn frames_left(&self) {
         let state = &mut *self.lock();
+        state.unsure |= !(state.frames.is_empty() && state.leaving.is_empty());
         if state.frames.is_empty() {
             return;
         }
         self.ring.announce();
-        for gfn in std::mem::take(&mut state.frames) {
-            // Xen refuses those that are gone.
-            if let Err(e) = self.set_type(gfn, MemType::Ram) {
-                log::trace!("{e}");
-            }
-        }
+        state.leave_all();
         self.ring.owe(Request::Protection { offered: true });
+        self.alarm.ring();
     }
 
     /// Makes every frame plain RAM, and protects none until
-    /// [`Self::begin_again`]. Requests must still be answered: a vCPU may wait
-    /// with a write.
-    pub(crate) fn end(&self) {
-        let state = &mut *self.lock();
-        if state.offered {
-            self.say(false);
-            self.release(state);
+    /// [`Self::begin_again`]. Requests must be answered meanwhile.
+    ///
+    /// # Errors
+    /// [`StillProtected`]; those frames become RAM when they can.
+    pub(crate) fn end(&self) -> Result<(), StillProtected> {
+        let start = Instant::now();
+        self.withdraw(&mut self.lock());
+        loop {
+            {
+                let state = &mut *self.lock();
+                self.step(state);
+                if !state.is_busy() {
+                    return Ok(());
+                }
+                let left = state.leaving.len();
+                if start.elapsed() >= END_LIMIT {
+                    return Err(StillProtected(left));
+                }
+            }
+            // For them to be answered.
+            thread::sleep(SOON);
+        }
+    }
+
+    /// [`Self::end`], for good: a frame that stayed protected could never be
+    /// written again.
+    pub(crate) fn finish(&self) {
+        if let Err(e) = self.end() {
+            log::warn!("{e}");
+            let state = &mut *self.lock();
+            state.leaving.clear();
+            state.claimed |= std::mem::take(&mut state.inherited);
+            self.end_claim(state);
         }
     }
 
@@ -257,18 +466,17 @@ impl Protection {
         written
     }
 
-    /// A page that is used for something else is let go of before its vCPU
-    /// goes on: soon Xen might have to write to it, for a hypercall, and that
-    /// fails in a protected frame (Xen arch/x86/hvm/hvm.c:__hvm_copy).
+    /// A page that is used for something else is let go of: soon Xen might
+    /// have to write to it, for a hypercall, and that fails in a protected
+    /// frame (Xen arch/x86/hvm/hvm.c:__hvm_copy).
     fn let_go(&self, state: &mut State, gfn: u64) -> bool {
         if self.ring.send(Request::TableReleased { gfn }).is_err() {
             return false;
         }
         state.seen.released += 1;
         state.frames.remove(&gfn);
-        if let Err(e) = self.set_type(gfn, MemType::Ram) {
-            log::debug!("{e}");
-        }
+        state.leave(gfn);
+        self.alarm.ring();
         true
     }
 }

@@ -8,6 +8,7 @@ use xen_glue::{TableError, TableFrames};
 
 use crate::Server;
 use crate::pause::NotStill;
+use crate::protection::StillProtected;
 use crate::windows::TableStays;
 
 /// A saved device is not what the configuration says.
@@ -99,9 +100,13 @@ impl Server {
     /// Starts to record which pages of the guest this process writes. Xen is
     /// about to log the others; so that it can, no frame of the guest is
     /// protected from here on.
-    pub fn record(&self) {
+    ///
+    /// # Errors
+    /// [`StillProtected`]; nothing is recorded then.
+    pub fn record(&self) -> Result<(), StillProtected> {
         self.written.start();
-        self.hold_protection();
+        self.hold_protection()
+            .inspect_err(|_| self.stop_recording())
     }
 
     /// Stops that.

@@ -22,7 +22,7 @@ use crate::alarm::Alarm;
 use crate::events::EventLoop;
 use crate::outside::{Interrupts, SubmitRing};
 use crate::pause::Pause;
-use crate::protection::{Protection, ProtectionState};
+use crate::protection::{Protection, ProtectionState, StillProtected};
 use crate::saving::{self, OtherDevice};
 use crate::spin::Spin;
 use crate::table::{GuestTable, MovingTable, TableState};
@@ -217,15 +217,20 @@ impl Server {
         let recorder: Arc<dyn GuestMemory> =
             Arc::new(Recorder::new(memory.clone(), Arc::clone(&written)));
         let submit = Arc::new(SubmitRing::new(requests, changes));
-        let (ours, ring) = (Arc::clone(&server), Arc::clone(&submit));
-        let protection = Arc::new(Protection::claim(ours, ring, recorder));
+        let bell = events.doorbell().try_clone();
+        let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
+        let protection = Arc::new(Protection::claim(
+            Arc::clone(&server),
+            Arc::clone(&page),
+            Arc::clone(&submit),
+            Arc::clone(&alarm),
+            recorder,
+        ));
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
             refused: AtomicU64::new(0),
         });
-        let bell = events.doorbell().try_clone();
-        let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
         let device = Arc::new(make(Seams {
             memory: protection.clone(),
             ggtt: table.clone(),
@@ -370,8 +375,12 @@ impl Server {
     /// Lets go of the guest's protected frames and protects none until
     /// [`Self::allow_protection`]. Xen cannot log the guest's writes, as a
     /// migration has it do, while one is protected.
-    pub fn hold_protection(&self) {
-        self.protection.end();
+    ///
+    /// # Errors
+    /// [`StillProtected`]: a vCPU that writes to a frame without a pause can
+    /// keep that one protected for longer.
+    pub fn hold_protection(&self) -> Result<(), StillProtected> {
+        self.protection.end()
     }
 
     /// Lets frames be protected again, where Xen does that.
@@ -402,9 +411,8 @@ impl Server {
     }
 
     fn release(&mut self) {
-        // While requests are still answered: a frame that stayed protected
-        // could never be written again.
-        self.protection.end();
+        // While requests are still answered.
+        self.protection.finish();
         // Then no more requests, then an answer to each there is: a vCPU must
         // not be left waiting.
         if let Err(e) = self.server.set_enabled(false) {

@@ -137,7 +137,9 @@ impl VcpuLoop {
             self.device.memory_changed();
         }
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        let answering = self.protection.answering();
         let done = self.ioreqs.complete(data);
+        drop(answering);
         self.answered = Instant::now();
         done
     }

@@ -253,7 +253,7 @@ fn every_page_it_writes_is_recorded() {
     };
     register(ring::HWS_PGA, 0x1000);
     guest.write(APERTURE, 1);
-    guest.server.record();
+    guest.server.record().unwrap();
     assert_eq!(guest.written(), []);
     guest.write(APERTURE + 8, 2);
     assert_eq!(guest.written(), [(0x200, 1)]);
@@ -263,7 +263,7 @@ fn every_page_it_writes_is_recorded() {
     }
     assert_eq!(guest.written(), [(0x300, 1)]);
     // A string instruction from the device to RAM.
-    let done = guest.vcpu.rep_movs(APERTURE, 0x40_0ff8, 8, 2, false);
+    let done = guest.vcpu.rep_movs(APERTURE, 0x40_0ff0, 8, 4, false);
     done.unwrap();
     assert_eq!(guest.written(), [(0x400, 2)]);
     guest.server.stop_recording();

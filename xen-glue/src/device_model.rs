@@ -1,6 +1,7 @@
 //! Device-model operations on one domain.
 
 mod encode;
+mod let_go;
 mod server;
 
 pub use server::{IoreqServer, IoreqServerId, IoreqServerInfo};

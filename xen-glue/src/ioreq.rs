@@ -8,6 +8,10 @@ pub use execute::{IoHandler, execute};
 pub use page::{IoreqError, IoreqPage, IoreqState};
 pub use vcpu::{VcpuIoreqs, VcpuIoreqsError};
 
+use std::ops::RangeInclusive;
+
+use guest_memory::Gfn;
+
 use crate::Port;
 
 /// What a request is about.
@@ -66,4 +70,24 @@ pub struct IoRequest {
     pub data_is_ptr: bool,
     /// The event channel port on Xen's side.
     pub vp_eport: Port,
+}
+
+impl IoRequest {
+    /// The frames that a write by address touches; none of any other request.
+    pub(crate) fn frames_written(&self) -> RangeInclusive<u64> {
+        if self.kind != IoKind::Copy || self.read {
+            return RangeInclusive::new(1, 0);
+        }
+        let size = u64::from(self.size);
+        let span = size.saturating_mul(u64::from(self.count.saturating_sub(1)));
+        let first = if self.df {
+            self.addr.saturating_sub(span)
+        } else {
+            self.addr
+        };
+        let last = first.saturating_add(span).saturating_add(size.max(1) - 1);
+        let (first, last) = (Gfn::containing(first).0, Gfn::containing(last).0);
+        // Xen cuts a repetition at a page, so it is two frames at most.
+        first..=last.min(first.saturating_add(1))
+    }
 }

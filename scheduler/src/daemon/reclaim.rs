@@ -5,15 +5,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use guest_memory::GuestMemory;
+use guest_memory::{Gfn, GuestMemory};
 use xen_glue::{
     DeviceModel, DomId, ForeignMemory, ForeignMemoryConfig, Hypervisor, IoHandler, IoKind,
-    IoreqServerId, IoreqState, VcpuIoreqs, execute,
+    IoreqPage, IoreqServer, IoreqServerId, IoreqState, VcpuIoreqs, execute,
 };
 
 /// How long vCPUs may take to pick up their answers. One that is paused does
 /// not, and then gets what its register held before.
 const PICK_UP: Duration = Duration::from_secs(1);
+
+/// How long vCPUs may go on with writes to protected frames, of which each
+/// keeps its frame from becoming RAM.
+const LET_GO: Duration = Duration::from_secs(1);
 
 /// No device. A write to memory can only be one to a frame that was
 /// protected: it is done, or the guest would miss it.
@@ -51,12 +55,6 @@ pub fn reclaim(hypervisor: &dyn Hypervisor, domid: DomId, server: u16) -> anyhow
         let _ = server.into_id();
         return Ok(());
     }
-    // A frame left protected could never be written again. It has to end
-    // while there is a server, and most have no claim.
-    if let Err(e) = server.release_write_protection() {
-        log::debug!("{e}");
-    }
-    server.set_enabled(false)?;
     let memory = ForeignMemory::new(
         hypervisor.open_privcmd()?,
         domid,
@@ -64,44 +62,89 @@ pub fn reclaim(hypervisor: &dyn Hypervisor, domid: DomId, server: u16) -> anyhow
     );
     let vcpus = model.nr_vcpus()?;
     let page = Arc::new(server.map_page(vcpus)?);
-    let mut answered = Vec::new();
+    // For the slots to have ports, should the device model have died before.
+    server.set_enabled(true)?;
+    let mut slots = Vec::new();
     for vcpu in 0..vcpus {
-        let waits = || -> anyhow::Result<bool> {
-            let events = hypervisor.open_event_channels()?;
-            let slot = VcpuIoreqs::bind(Arc::clone(&page), vcpu, events, domid)?;
-            let Some(request) = slot.take_unfinished()? else {
-                return Ok(false);
-            };
-            let data = execute(&request, &mut Nothing(&memory), &memory);
-            slot.complete(data)?;
-            Ok(true)
-        };
-        match waits() {
-            Ok(true) => answered.push(vcpu),
-            Ok(false) => {}
-            Err(e) => log::warn!("{domid} vCPU {vcpu}: {e:#}"),
+        let events = hypervisor.open_event_channels()?;
+        match VcpuIoreqs::bind(Arc::clone(&page), vcpu, events, domid) {
+            Ok(slot) => slots.push(slot),
+            Err(e) => log::warn!("{domid} vCPU {vcpu}: {e}"),
         }
     }
+    let mut answered = end_protection(&server, &slots, &page, &memory);
+    server.set_enabled(false)?;
+    answered += answer(&slots, &memory);
     // Xen looks for the answer in the page of a server that still exists
     // (Xen common/ioreq.c:vcpu_ioreq_handle_completion).
     let start = Instant::now();
-    let unread = |&vcpu: &u32| matches!(page.state(vcpu), Ok(IoreqState::RespReady));
-    while answered.iter().any(unread) && start.elapsed() < PICK_UP {
+    let unread = |vcpu| matches!(page.state(vcpu), Ok(IoreqState::RespReady));
+    while (0..vcpus).any(unread) && start.elapsed() < PICK_UP {
         thread::sleep(Duration::from_millis(1));
     }
+    drop(slots);
     drop(page);
     server
         .destroy()
         .context("cannot destroy the ioreq server")?;
-    let count = answered.len();
-    log::info!("{domid}: ioreq server destroyed, {count} accesses answered with all ones");
+    log::info!("{domid}: ioreq server destroyed, {answered} accesses answered with all ones");
     Ok(())
+}
+
+/// Answers what vCPUs wait for; says how many do.
+fn answer(slots: &[VcpuIoreqs], memory: &ForeignMemory) -> usize {
+    let answer = |slot: &&VcpuIoreqs| -> anyhow::Result<bool> {
+        let Some(request) = slot.take_unfinished()? else {
+            return Ok(false);
+        };
+        let data = execute(&request, &mut Nothing(memory), memory);
+        slot.complete(data)?;
+        Ok(true)
+    };
+    let waited = |slot: &&VcpuIoreqs| {
+        answer(slot).unwrap_or_else(|e| {
+            log::warn!("vCPU {}: {e:#}", slot.vcpu());
+            false
+        })
+    };
+    slots.iter().filter(waited).count()
+}
+
+/// Makes frames RAM that the server protects, whichever those are, since one
+/// left protected could never be written again. It has to be done while there
+/// is a server; most protect none. Returns how many requests it had to answer.
+fn end_protection(
+    server: &IoreqServer,
+    slots: &[VcpuIoreqs],
+    page: &IoreqPage,
+    memory: &ForeignMemory,
+) -> usize {
+    let is_memory = |gfn| {
+        let gpa = Gfn(gfn).address();
+        gpa.is_some_and(|gpa| memory.read(gpa, &mut [0]).is_ok())
+    };
+    let start = Instant::now();
+    let mut answered = 0;
+    loop {
+        let over = match server.end_claim(page, is_memory) {
+            Ok(false) if start.elapsed() >= LET_GO => server.release_write_protection(),
+            Ok(false) => {
+                answered += answer(slots, memory);
+                continue;
+            }
+            Ok(true) => Ok(()),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = over {
+            log::debug!("{e}");
+        }
+        return answered;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind};
-    use guest_memory::Gfn;
     use xen_glue::{Extent, MemType};
 
     use super::*;
@@ -171,6 +214,39 @@ mod tests {
         assert_eq!(domain.frame(Gfn(5)), FrameKind::Ram);
         assert_eq!(domain.ram().read_u64(0x5008).unwrap(), 0x9003);
         domain.vcpu(1).unwrap().mmio_write(0x5008, 8, 7).unwrap();
+        assert_eq!(domain.enable_log_dirty(), Ok(()));
+    }
+
+    /// Xen looks anew at what the frame is when there is an answer.
+    #[test]
+    fn an_instruction_that_fills_a_protected_frame_comes_to_its_end() {
+        let xen = FakeXen::new();
+        let domain = xen.create_domain(two_vcpus()).unwrap();
+        let server = leave_a_server(&xen, &domain);
+        let model = DeviceModel::new(xen.open_privcmd().unwrap(), domain.id());
+        let handle = model.attach_ioreq_server(IoreqServerId(server));
+        handle.claim_write_protection().unwrap();
+        let extent = Extent {
+            first_gfn: 5,
+            frames: 2,
+        };
+        model.set_mem_type(extent, MemType::WriteProtected).unwrap();
+        let second = domain.vcpu(1).unwrap();
+        let page = handle.map_page(2).unwrap();
+        let waits = thread::spawn(move || {
+            second.rep_stos(0x5ffc, 8, 512, 0x9003, false)?;
+            second.mmio_read(BASE, 4)
+        });
+        while page.state(1) != Ok(IoreqState::Ready) {
+            thread::yield_now();
+        }
+        let server = handle.into_id().0;
+        reclaim(&xen, domain.id(), server).unwrap();
+        assert_eq!(waits.join().unwrap(), Ok(0xffff_ffff));
+        assert_eq!(domain.stopped(), None);
+        for gpa in (0x5ffc..0x6ffc).step_by(8) {
+            assert_eq!(domain.ram().read_u64(gpa).unwrap(), 0x9003);
+        }
         assert_eq!(domain.enable_log_dirty(), Ok(()));
     }
 

@@ -19,9 +19,9 @@ pub enum ShadowMode {
     /// Every table page is write-protected where the hypervisor can do it.
     Strict,
     /// None is.
-    #[default]
     Lazy,
     /// Each is while that is cheaper.
+    #[default]
     Adaptive,
 }
 

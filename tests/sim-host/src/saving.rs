@@ -27,7 +27,7 @@ impl SimGuest {
             TableFrames::remove(&*memory, self.domain().id())?;
         }
         self.link.handle().written().start();
-        self.server.record();
+        self.server.record()?;
         Ok(())
     }
 

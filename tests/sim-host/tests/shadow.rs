@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fake_xen::Vcpu;
 use guest_driver::{Driver, Frames, Platform};
-use guest_memory::{GuestMemory, MemoryError};
+use guest_memory::{Gfn, GuestMemory, MemoryError};
 use sim_host::{SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 use vgpu_sched::ppgtt::{Costs, ShadowConfig, ShadowMode, TableCounts};
 
@@ -245,7 +245,7 @@ fn protection_is_held_back_and_comes_again_under_work() {
             done.store(true, Ordering::Relaxed);
         });
         while !done.load(Ordering::Relaxed) {
-            guest.server().hold_protection();
+            guest.server().hold_protection().unwrap();
             assert_eq!(guest.server().protection().frames, 0);
             guest.domain().enable_log_dirty().unwrap();
             std::thread::yield_now();
@@ -256,4 +256,23 @@ fn protection_is_held_back_and_comes_again_under_work() {
             }
         }
     });
+}
+
+/// A host that is short of memory, and a guest that was started with less than
+/// it may have: many of its frames are not there when they are looked for.
+#[test]
+fn frames_that_are_away_or_never_were_there_are_no_trouble() {
+    for mode in ShadowMode::ALL {
+        let host = host(mode, 200);
+        let guest = SimGuest::start(&host, &SimGuestConfig::default()).unwrap();
+        for gfn in 256..4096 {
+            match gfn % 3 {
+                0 => guest.domain().page_out(Gfn(gfn), 2).unwrap(),
+                1 => guest.domain().populate_on_demand(Gfn(gfn)).unwrap(),
+                _ => {}
+            }
+        }
+        work(&guest, 5, 30);
+        assert_eq!(guest.domain().stopped(), None);
+    }
 }

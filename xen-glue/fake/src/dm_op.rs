@@ -168,6 +168,8 @@ fn set_state(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<(), E
     type A = xen_sys::xen_dm_op_set_ioreq_server_state;
     arg.zero(offset_of!(A, pad), 1)?;
     let enabled = arg.u8(offset_of!(A, enabled)) != 0;
+    // Whatever it is already.
+    let _paused = domain.cpus.pause();
     lock(&domain.servers).set_enabled(arg.u16(offset_of!(A, id)), caller, enabled)
 }
 
@@ -177,6 +179,7 @@ fn destroy(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<(), Err
     // Frames it had protected stay so, with nobody to write them: only the
     // end of its claim makes them RAM (Xen arch/x86/hvm/ioreq.c:
     // arch_ioreq_server_destroy and arch_ioreq_server_map_mem_type_completed).
+    let _paused = domain.cpus.pause();
     lock(&domain.servers).destroy(arg.u16(offset_of!(A, id)), caller)
 }
 
@@ -250,6 +253,7 @@ fn set_mem_type(domain: &DomainState, arg: &Arg<'_>) -> Result<(), Errno> {
         hvmmem::IOREQ_SERVER => MemType::WriteProtected,
         _ => return Err(Errno::EINVAL),
     };
+    let _types = domain.memory.change_types();
     // Held, so that the claim cannot end in between.
     let servers = lock(&domain.servers);
     if to == MemType::WriteProtected {
@@ -295,6 +299,7 @@ fn map_mem_type(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<()
     if arg.u16(offset_of!(A, type_)) != hvmmem::IOREQ_SERVER || flags & !write != 0 {
         return Err(Errno::EINVAL);
     }
+    let _types = domain.memory.change_types();
     let mut servers = lock(&domain.servers);
     let frames_left = domain.memory.any_protected();
     let id = arg.u16(offset_of!(A, id));

@@ -8,11 +8,12 @@ use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
 use nix::errno::Errno;
 use xen_glue::DomId;
 
-use crate::gate::Gate;
+use crate::gate::{Cpus, Gate};
 use crate::host::{Host, lock};
 use crate::interrupts::Interrupts;
 use crate::memory::Memory;
 use crate::server::Servers;
+use crate::vcpu::VcpuIo;
 use crate::{FakeXenError, FrameKind, Vcpu};
 
 /// Slots for requests in one page.
@@ -61,6 +62,7 @@ pub(crate) struct DomainState {
     pub(crate) servers: Mutex<Servers>,
     pub(crate) interrupts: Interrupts,
     pub(crate) gate: Gate,
+    pub(crate) cpus: Cpus,
     /// The last value written to port 0xcf8.
     pub(crate) cf8: AtomicU32,
     /// Frames left the guest: the next hypercall or request has every device
@@ -69,8 +71,8 @@ pub(crate) struct DomainState {
     /// Set after `stopped`, to be looked at cheaply.
     is_stopped: AtomicBool,
     stopped: Mutex<Option<Stopped>>,
-    /// One lock a vCPU: it does one thing at a time.
-    pub(crate) busy: Vec<Mutex<()>>,
+    /// One a vCPU: it does one thing at a time.
+    pub(crate) busy: Vec<Mutex<VcpuIo>>,
 }
 
 impl DomainState {
@@ -96,11 +98,12 @@ impl DomainState {
             servers: Mutex::default(),
             interrupts: Interrupts::default(),
             gate: Gate::default(),
+            cpus: Cpus::default(),
             cf8: AtomicU32::new(0),
             mapcache_invalidate: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             stopped: Mutex::default(),
-            busy: (0..config.vcpus).map(|_| Mutex::new(())).collect(),
+            busy: (0..config.vcpus).map(|_| Mutex::default()).collect(),
         })
     }
 
@@ -118,6 +121,14 @@ impl DomainState {
         lock(&self.servers).wake_all();
         self.interrupts.stop();
         self.gate.nudge();
+        self.cpus.nudge();
+    }
+
+    /// Xen arch/x86/mm/p2m-pod.c:p2m_pod_demand_populate.
+    pub(crate) fn crash_if_exhausted(&self) {
+        if self.memory.is_exhausted() && self.stopped().is_none() {
+            self.crash("out of populate-on-demand memory".into());
+        }
     }
 
     pub(crate) fn crash(&self, why: String) -> Stopped {
@@ -214,6 +225,22 @@ impl Domain {
     /// EINVAL when it is not plain RAM.
     pub fn page_out(&self, gfn: Gfn, attempts: u32) -> Result<(), Errno> {
         self.state.memory.page_out(gfn.0, attempts)
+    }
+
+    /// Takes the memory of a frame of RAM for as long as nobody looks at it,
+    /// as that of a guest that was started with less than it may have. What
+    /// was in it is lost; it reads as zero.
+    ///
+    /// # Errors
+    /// EINVAL when it is not plain RAM.
+    pub fn populate_on_demand(&self, gfn: Gfn) -> Result<(), Errno> {
+        self.state.memory.populate_on_demand(gfn.0)
+    }
+
+    /// How many more frames get their memory when someone looks; with the next
+    /// the domain crashes.
+    pub fn set_memory_on_demand(&self, frames: usize) {
+        self.state.memory.set_on_demand(frames);
     }
 
     /// The highest frame number (`XENMEM_maximum_gpfn`).

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use guest_memory::{Gfn, PAGE_SIZE};
+use guest_memory::{Gfn, PAGE_SIZE, for_each_page};
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
@@ -33,6 +33,8 @@ pub enum FrameKind {
     WriteProtected,
     /// RAM that is on disk; a foreign map fails this many times more.
     PagedOut(u32),
+    /// RAM that gets its memory when someone looks.
+    PopulateOnDemand,
 }
 
 #[derive(Clone, Copy)]
@@ -70,6 +72,10 @@ struct P2m {
     /// Frames the domain has, and may have.
     total: usize,
     most: usize,
+    /// Frames that can yet be populated on demand.
+    on_demand: usize,
+    /// There was one more: Xen crashes the domain.
+    exhausted: bool,
     /// A bit for each frame, while log-dirty is on.
     log_dirty: Option<Vec<AtomicU64>>,
 }
@@ -79,6 +85,9 @@ pub(crate) struct Memory {
     pages: Mapping,
     capacity: usize,
     p2m: RwLock<P2m>,
+    /// Held shared by those who rely on the types of frames for a while
+    /// (`get_gfn`), and alone to change them.
+    types: RwLock<()>,
 }
 
 /// What became of a guest's access to a frame.
@@ -116,6 +125,8 @@ impl Memory {
             next_page: frames,
             total: frames,
             most: frames.saturating_add(SLACK),
+            on_demand: 0,
+            exhausted: false,
             log_dirty: None,
         };
         Ok(Self {
@@ -123,6 +134,7 @@ impl Memory {
             pages,
             capacity,
             p2m: RwLock::new(p2m),
+            types: RwLock::default(),
         })
     }
 
@@ -132,6 +144,16 @@ impl Memory {
 
     fn lock_mut(&self) -> RwLockWriteGuard<'_, P2m> {
         self.p2m.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No frame's type is changed by a device model while this lives.
+    pub(crate) fn hold_types(&self) -> RwLockReadGuard<'_, ()> {
+        self.types.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be held while types are changed; taken before all other locks.
+    pub(crate) fn change_types(&self) -> RwLockWriteGuard<'_, ()> {
+        self.types.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn kind(&self, gfn: u64) -> FrameKind {
@@ -147,12 +169,7 @@ impl Memory {
 
     /// A guest's read inside one frame.
     pub(crate) fn read(&self, gfn: Gfn, offset: usize, buf: &mut [u8]) -> Touch {
-        let mut p2m = self.lock();
-        if let FrameKind::PagedOut(_) = p2m.get(gfn.0).kind {
-            drop(p2m);
-            self.page_in(gfn.0);
-            p2m = self.lock();
-        }
+        let p2m = self.lock_present(gfn.0);
         let frame = p2m.get(gfn.0);
         match frame.kind {
             FrameKind::Ram | FrameKind::RamReadOnly | FrameKind::WriteProtected => {
@@ -165,12 +182,7 @@ impl Memory {
 
     /// A guest's write inside one frame.
     pub(crate) fn write(&self, gfn: Gfn, offset: usize, data: &[u8]) -> Touch {
-        let mut p2m = self.lock();
-        if let FrameKind::PagedOut(_) = p2m.get(gfn.0).kind {
-            drop(p2m);
-            self.page_in(gfn.0);
-            p2m = self.lock();
-        }
+        let p2m = self.lock_present(gfn.0);
         let frame = p2m.get(gfn.0);
         match frame.kind {
             FrameKind::Ram => {
@@ -186,7 +198,7 @@ impl Memory {
 
     /// Accesses to RAM past all types and logs, as a debugger would.
     pub(crate) fn peek(&self, gfn: Gfn, offset: usize, buf: &mut [u8]) -> bool {
-        let frame = self.lock().get(gfn.0);
+        let frame = self.lock_present(gfn.0).get(gfn.0);
         let ram = frame.kind.is_ram();
         if ram {
             self.inside(self.pages.read(frame.page * PAGE_SIZE + offset, buf));
@@ -196,7 +208,7 @@ impl Memory {
 
     /// See [`Memory::peek`].
     pub(crate) fn poke(&self, gfn: Gfn, offset: usize, data: &[u8]) -> bool {
-        let frame = self.lock().get(gfn.0);
+        let frame = self.lock_present(gfn.0).get(gfn.0);
         let ram = frame.kind.is_ram();
         if ram {
             self.inside(self.pages.write(frame.page * PAGE_SIZE + offset, data));
@@ -211,12 +223,85 @@ impl Memory {
         }
     }
 
-    fn page_in(&self, gfn: u64) {
-        if let Some(frame) = self.lock_mut().get_mut(gfn)
-            && matches!(frame.kind, FrameKind::PagedOut(_))
-        {
-            frame.kind = FrameKind::Ram;
+    /// Writes RAM that is not protected, or was not a moment ago.
+    pub(crate) fn store(&self, gpa: u64, data: &[u8]) {
+        let written = for_each_page(gpa, data.len(), |gfn, offset, range| {
+            self.poke(gfn, offset, &data[range]);
+            self.mark_dirty(gfn.0);
+            Ok(())
+        });
+        debug_assert!(written.is_ok(), "{gpa:#x} wraps");
+    }
+
+    /// Changes 1 to 8 bytes of RAM while nobody else does, and gives what was
+    /// there. `None` where there is none, or it is protected and not `mapped`
+    /// already.
+    pub(crate) fn modify(
+        &self,
+        gpa: u64,
+        len: usize,
+        mapped: bool,
+        change: &dyn Fn(u64) -> u64,
+    ) -> Option<u64> {
+        let places: Vec<_> = (0_u64..8)
+            .take(len)
+            .map(|i| gpa.wrapping_add(i))
+            .map(|at| (Gfn::containing(at), usize::try_from(at % 4096).unwrap_or(0)))
+            .collect();
+        for &(gfn, _) in &places {
+            drop(self.lock_present(gfn.0));
         }
+        // Alone, so that it is atomic.
+        let alone = self.lock_mut();
+        let at = |&(gfn, offset): &(Gfn, usize)| {
+            let frame = alone.get(gfn.0);
+            let usable = match frame.kind {
+                FrameKind::Ram => true,
+                FrameKind::WriteProtected => mapped,
+                _ => false,
+            };
+            usable.then_some(frame.page * PAGE_SIZE + offset)
+        };
+        let places: Vec<usize> = places.iter().map(at).collect::<Option<_>>()?;
+        let mut bytes = [0; 8];
+        for (byte, &at) in bytes.iter_mut().zip(&places) {
+            self.inside(self.pages.read(at, std::slice::from_mut(byte)));
+        }
+        let old = u64::from_le_bytes(bytes);
+        for (byte, &at) in change(old).to_le_bytes().iter().zip(&places) {
+            self.inside(self.pages.write(at, std::slice::from_ref(byte)));
+        }
+        alone.mark_dirty(Gfn::containing(gpa).0);
+        drop(alone);
+        Some(old)
+    }
+
+    /// The frames, of which this one has its memory if it can.
+    fn lock_present(&self, gfn: u64) -> RwLockReadGuard<'_, P2m> {
+        let p2m = self.lock();
+        if p2m.get(gfn).kind.is_present() {
+            return p2m;
+        }
+        drop(p2m);
+        self.lock_mut().bring_in(gfn, self.capacity);
+        self.lock()
+    }
+
+    pub(crate) fn populate_on_demand(&self, gfn: u64) -> Result<(), Errno> {
+        let mut p2m = self.lock_mut();
+        let frame = p2m.get_mut(gfn).filter(|f| f.kind == FrameKind::Ram);
+        frame.ok_or(Errno::EINVAL)?.kind = FrameKind::PopulateOnDemand;
+        p2m.on_demand += 1;
+        Ok(())
+    }
+
+    pub(crate) fn set_on_demand(&self, frames: usize) {
+        self.lock_mut().on_demand = frames;
+    }
+
+    /// Whether a frame was to be populated and could not be.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.lock().exhausted
     }
 
     pub(crate) fn page_out(&self, gfn: u64, attempts: u32) -> Result<(), Errno> {
@@ -298,7 +383,7 @@ impl Memory {
         let mut p2m = self.lock_mut();
         let found: Vec<Result<usize, Errno>> = gfns
             .iter()
-            .map(|gfn| p2m.foreign_page(*gfn, access))
+            .map(|gfn| p2m.foreign_page(*gfn, access, self.capacity))
             .collect();
         drop(p2m);
         let mut mapping = Mapping::reserve(gfns.len(), access)?;
@@ -330,6 +415,10 @@ impl Memory {
     pub(crate) fn set_type(&self, gfn: u64, to: MemType) -> Result<(), Errno> {
         let mut p2m = self.lock_mut();
         let logging = p2m.log_dirty.is_some();
+        // get_gfn_unshare populates.
+        if p2m.get(gfn).kind == FrameKind::PopulateOnDemand {
+            p2m.bring_in(gfn, self.capacity);
+        }
         if to == MemType::MmioDm && p2m.get_mut(gfn).is_none() {
             // A hole may be made a device model's, which changes nothing.
             return Ok(());
@@ -417,8 +506,17 @@ impl FrameKind {
     fn is_ram(self) -> bool {
         matches!(
             self,
-            Self::Ram | Self::RamReadOnly | Self::WriteProtected | Self::PagedOut(_)
+            Self::Ram
+                | Self::RamReadOnly
+                | Self::WriteProtected
+                | Self::PagedOut(_)
+                | Self::PopulateOnDemand
         )
+    }
+
+    /// Whether an access to it does not have to wait for its memory.
+    fn is_present(self) -> bool {
+        !matches!(self, Self::PagedOut(_) | Self::PopulateOnDemand)
     }
 }
 
@@ -463,7 +561,31 @@ impl P2m {
         }
     }
 
-    fn foreign_page(&mut self, gfn: u64, access: Access) -> Result<usize, Errno> {
+    /// Gives a frame its memory (Xen arch/x86/mm/p2m-pod.c:
+    /// p2m_pod_demand_populate, and what xenpaging does).
+    fn bring_in(&mut self, gfn: u64, capacity: usize) {
+        let page = match self.get(gfn).kind {
+            FrameKind::PagedOut(_) => self.get(gfn).page,
+            FrameKind::PopulateOnDemand => {
+                if self.on_demand == 0 || self.next_page >= capacity {
+                    self.exhausted = true;
+                    return;
+                }
+                self.on_demand -= 1;
+                self.next_page += 1;
+                self.next_page - 1
+            }
+            _ => return,
+        };
+        let kind = FrameKind::Ram;
+        self.put(gfn, Frame { kind, page });
+    }
+
+    fn foreign_page(&mut self, gfn: u64, access: Access, capacity: usize) -> Result<usize, Errno> {
+        // P2M_ALLOC (Xen arch/x86/mm.c:mod_l1_entry).
+        if self.get(gfn).kind == FrameKind::PopulateOnDemand {
+            self.bring_in(gfn, capacity);
+        }
         let frame = self.get_mut(gfn).ok_or(Errno::EINVAL)?;
         match frame.kind {
             FrameKind::Ram | FrameKind::WriteProtected => Ok(frame.page),
@@ -476,7 +598,10 @@ impl P2m {
                 frame.kind = FrameKind::PagedOut(n - 1);
                 Err(Errno::ENOENT)
             }
-            FrameKind::Hole | FrameKind::MmioDm | FrameKind::RamReadOnly => Err(Errno::EINVAL),
+            FrameKind::Hole
+            | FrameKind::MmioDm
+            | FrameKind::RamReadOnly
+            | FrameKind::PopulateOnDemand => Err(Errno::EINVAL),
         }
     }
 }

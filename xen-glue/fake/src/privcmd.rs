@@ -81,10 +81,9 @@ impl Privcmd for FakePrivcmd {
     ) -> Result<ForeignMap, PrivcmdError> {
         let op = format!("map_foreign of {} frames", gfns.len());
         let domain = self.domain(domid).map_err(failed(op, domid))?;
-        domain
-            .memory
-            .map_foreign(gfns, access)
-            .map_err(|source| PrivcmdError::Mapping { domid, source })
+        let mapped = domain.memory.map_foreign(gfns, access);
+        domain.crash_if_exhausted();
+        mapped.map_err(|source| PrivcmdError::Mapping { domid, source })
     }
 
     fn map_resource(&self, domid: DomId, resource: Resource) -> Result<Mapping, PrivcmdError> {

@@ -1,19 +1,22 @@
 //! The guest's side: a vCPU whose accesses behave as on Xen.
 //!
-//! Shapes of requests: Xen arch/x86/hvm/emulate.c. Accesses are split at
-//! page edges and, for devices, into descending powers of two of at most 8
-//! bytes; repetitions are cut at a page of the device and at one of RAM.
+//! Instructions that find RAM are executed; any other is emulated as by Xen
+//! (`emulate`). Accesses are split at page edges and, for devices, into
+//! descending powers of two of at most 8 bytes; repetitions are cut at a page of
+//! the device and at one of RAM.
 
+mod emulate;
 mod request;
 mod string;
 
+pub(crate) use emulate::VcpuIo;
 pub use request::RawIoreq;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use guest_memory::{Gfn, GuestMemory, MemoryError, PAGE_SIZE, for_each_page};
+use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
 use nix::errno::Errno;
 use xen_glue::{DomId, Sbdf};
 
@@ -68,16 +71,21 @@ impl Vcpu {
 
     /// Runs a piece of guest code: not while the domain is suspended, and
     /// not two at once.
-    fn run<T>(&self, f: impl FnOnce() -> Result<T, Stopped>) -> Result<T, Stopped> {
+    fn run<T>(&self, f: impl FnOnce(&mut VcpuIo) -> Result<T, Stopped>) -> Result<T, Stopped> {
         let slot = usize::try_from(self.number).ok();
         let busy = slot.and_then(|n| self.domain.busy.get(n));
         // Domain::vcpu checked the number.
-        let _one = busy.map(lock);
-        let inside = self.domain.gate.enter(|| self.domain.stopped().is_some());
+        let mut one = busy.map(lock);
+        let mut none = VcpuIo::default();
+        let stopped = || self.domain.stopped().is_some();
+        let inside = self.domain.gate.enter(stopped);
+        let on_cpu = self.domain.cpus.enter(stopped);
         if let Some(why) = self.domain.stopped() {
             return Err(why);
         }
-        let result = f();
+        let result = f(one.as_deref_mut().unwrap_or(&mut none));
+        self.domain.crash_if_exhausted();
+        drop(on_cpu);
         drop(inside);
         result
     }
@@ -88,7 +96,7 @@ impl Vcpu {
     /// [`Stopped`] when the domain runs no more.
     pub fn mmio_read(&self, gpa: u64, size: u32) -> Result<u64, Stopped> {
         let (mut bytes, size) = low_bytes(0, size);
-        self.run(|| self.load(gpa, &mut bytes[..size]))?;
+        self.load_bytes(gpa, &mut bytes[..size])?;
         Ok(u64::from_le_bytes(bytes))
     }
 
@@ -98,120 +106,107 @@ impl Vcpu {
     /// [`Stopped`] when the domain runs no more.
     pub fn mmio_write(&self, gpa: u64, size: u32, value: u64) -> Result<(), Stopped> {
         let (bytes, size) = low_bytes(value, size);
-        self.run(|| self.store(gpa, &bytes[..size]))
+        self.store_bytes(gpa, &bytes[..size])
     }
 
-    /// Loads any number of bytes, as wide vector instructions do.
+    /// Loads any number of bytes, by vector instructions of 64.
     ///
     /// # Errors
     /// [`Stopped`] when the domain runs no more.
     pub fn load_bytes(&self, gpa: u64, buf: &mut [u8]) -> Result<(), Stopped> {
-        self.run(|| self.load(gpa, buf))
+        let mut at = gpa;
+        for part in buf.chunks_mut(emulate::ACCESS_BYTES) {
+            self.run(|io| self.load(io, at, part))?;
+            at = at.wrapping_add(length(part.len()));
+        }
+        Ok(())
     }
 
-    /// Stores any number of bytes.
+    /// Stores any number of bytes, by vector instructions of 64.
     ///
     /// # Errors
     /// [`Stopped`] when the domain runs no more.
     pub fn store_bytes(&self, gpa: u64, data: &[u8]) -> Result<(), Stopped> {
-        self.run(|| self.store(gpa, data))
-    }
-
-    fn load(&self, gpa: u64, buf: &mut [u8]) -> Result<(), Stopped> {
         let mut at = gpa;
-        let mut rest = buf;
-        while !rest.is_empty() {
-            let (gfn, offset) = place(at);
-            let in_page = (PAGE_SIZE - offset).min(rest.len());
-            let (part, tail) = rest.split_at_mut(in_page);
-            if let Touch::Mmio = self.domain.memory.read(gfn, offset, part) {
-                let mut gpa = at;
-                let mut left = part;
-                while !left.is_empty() {
-                    let n = chunk(left.len());
-                    let (item, more) = left.split_at_mut(n);
-                    let value = self.device_read(gpa, size_u32(n))?.to_le_bytes();
-                    item.copy_from_slice(&value[..n]);
-                    gpa = gpa.wrapping_add(length(n));
-                    left = more;
-                }
-            }
-            at = at.wrapping_add(length(in_page));
-            rest = tail;
+        for part in data.chunks(emulate::ACCESS_BYTES) {
+            self.run(|io| self.store(io, at, part))?;
+            at = at.wrapping_add(length(part.len()));
         }
         Ok(())
     }
 
-    fn store(&self, gpa: u64, data: &[u8]) -> Result<(), Stopped> {
-        let mut at = gpa;
-        let mut rest = data;
-        while !rest.is_empty() {
-            let (gfn, offset) = place(at);
-            let in_page = (PAGE_SIZE - offset).min(rest.len());
-            let (part, tail) = rest.split_at(in_page);
-            self.store_in_page(at, gfn, offset, part)?;
-            at = at.wrapping_add(length(in_page));
-            rest = tail;
-        }
-        Ok(())
-    }
-
-    fn store_in_page(&self, gpa: u64, gfn: Gfn, offset: usize, part: &[u8]) -> Result<(), Stopped> {
-        let trapped = match self.domain.memory.write(gfn, offset, part) {
-            Touch::Done => return Ok(()),
-            Touch::Trap => true,
-            Touch::Mmio => false,
+    fn load(&self, io: &mut VcpuIo, gpa: u64, buf: &mut [u8]) -> Result<(), Stopped> {
+        let Err(fault) = self.read_directly(gpa, buf) else {
+            return Ok(());
         };
-        let mut at = gpa;
-        let mut left = part;
-        while !left.is_empty() {
-            let n = chunk(left.len());
-            let (item, more) = left.split_at(n);
-            let mut value = [0; 8];
-            value[..n].copy_from_slice(item);
-            let value = u64::from_le_bytes(value);
-            if trapped {
-                self.protected_write(at, size_u32(n), value)?;
-            } else {
-                self.device_write(at, size_u32(n), value)?;
-            }
-            at = at.wrapping_add(length(n));
-            left = more;
-        }
+        let len = buf.len();
+        let bytes = self.emulate(io, Some((fault, false)), |emulator| {
+            let mut bytes = vec![0; len];
+            emulator.read(gpa, &mut bytes)?;
+            Ok(bytes)
+        })?;
+        buf.copy_from_slice(&bytes);
         Ok(())
     }
 
-    /// A write to a protected frame goes to the server that claimed the
-    /// type. Without one the type is just going away, and Xen lets the
-    /// instruction run again.
-    fn protected_write(&self, gpa: u64, size: u32, value: u64) -> Result<(), Stopped> {
-        loop {
-            let server = lock(&self.domain.servers).protection();
-            if let Some(server) = server {
-                let raw = RawIoreq::mmio(gpa, size, false, value);
-                self.ask(&server, &raw)?;
-                return Ok(());
-            }
-            let (gfn, offset) = place(gpa);
-            let (bytes, n) = low_bytes(value, size);
-            if let Touch::Done = self.domain.memory.write(gfn, offset, &bytes[..n]) {
-                return Ok(());
-            }
-            if let Some(why) = self.domain.stopped() {
-                return Err(why);
-            }
-            std::thread::yield_now();
+    fn store(&self, io: &mut VcpuIo, gpa: u64, data: &[u8]) -> Result<(), Stopped> {
+        match self.write_directly(gpa, data) {
+            Ok(()) => Ok(()),
+            Err(fault) => self.emulate(io, Some((fault, true)), |e| e.write(gpa, data)),
         }
     }
 
-    fn device_read(&self, gpa: u64, size: u32) -> Result<u64, Stopped> {
-        let raw = RawIoreq::mmio(gpa, size, true, 0);
-        Ok(self.to_range(&raw)?.unwrap_or(ALL_ONES))
+    /// `lock xadd`: adds to `size` bytes, 1, 2, 4 or 8, and gives what was
+    /// there.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the domain runs no more.
+    pub fn fetch_add(&self, gpa: u64, size: u32, value: u64) -> Result<u64, Stopped> {
+        self.modify(gpa, size, &|old| old.wrapping_add(value))
     }
 
-    fn device_write(&self, gpa: u64, size: u32, value: u64) -> Result<(), Stopped> {
-        let raw = RawIoreq::mmio(gpa, size, false, value);
-        self.to_range(&raw).map(drop)
+    /// `xchg` with `size` bytes, 1, 2, 4 or 8; gives what was there.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the domain runs no more.
+    pub fn exchange(&self, gpa: u64, size: u32, value: u64) -> Result<u64, Stopped> {
+        self.modify(gpa, size, &|_| value)
+    }
+
+    fn modify(&self, gpa: u64, size: u32, change: &dyn Fn(u64) -> u64) -> Result<u64, Stopped> {
+        let (_, n) = low_bytes(0, size);
+        self.run(|io| match self.modify_directly(gpa, n, change) {
+            Ok(old) => Ok(old),
+            Err(fault) => self.emulate(io, Some((fault, true)), |e| e.modify(gpa, size, change)),
+        })
+    }
+
+    /// `lock cmpxchg` on `size` bytes, 1, 2, 4 or 8; gives what was there, which
+    /// is `expected` if `new` is there now.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the domain runs no more.
+    pub fn compare_exchange(
+        &self,
+        gpa: u64,
+        size: u32,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, Stopped> {
+        let (_, n) = low_bytes(0, size);
+        let change = |now| if now == expected { new } else { now };
+        self.run(|io| match self.modify_directly(gpa, n, &change) {
+            Ok(old) => Ok(old),
+            Err(fault) => self.emulate(io, Some((fault, true)), |e| {
+                e.exchange_if(gpa, size, expected, new)
+            }),
+        })
+    }
+
+    /// An access to a port or configuration space.
+    fn port(&self, raw: RawIoreq) -> Result<u64, Stopped> {
+        self.run(|io| self.emulate(io, None, |e| e.request(raw)))
+            .map(|(_, data)| data)
     }
 
     /// Reads `size` bytes, 1, 2 or 4, from an I/O port. Ports 0xcfc to 0xcff
@@ -220,8 +215,7 @@ impl Vcpu {
     /// # Errors
     /// [`Stopped`] when the domain runs no more.
     pub fn pio_read(&self, port: u16, size: u32) -> Result<u64, Stopped> {
-        let raw = RawIoreq::pio(u64::from(port), size, true, 0);
-        self.run(|| Ok(self.to_range(&raw)?.unwrap_or(ALL_ONES)))
+        self.port(RawIoreq::pio(u64::from(port), size, true, 0))
     }
 
     /// Writes `size` bytes, 1, 2 or 4, to an I/O port.
@@ -232,8 +226,9 @@ impl Vcpu {
         if port == 0xcf8 && size == 4 {
             self.domain.cf8.store(value, Ordering::Relaxed);
         }
-        let raw = RawIoreq::pio(u64::from(port), size, false, u64::from(value));
-        self.run(|| self.to_range(&raw).map(drop))
+        let value = u64::from(value);
+        self.port(RawIoreq::pio(u64::from(port), size, false, value))
+            .map(drop)
     }
 
     /// Reads configuration space: `size` bytes, 1, 2 or 4, at a register.
@@ -241,8 +236,7 @@ impl Vcpu {
     /// # Errors
     /// [`Stopped`] when the domain runs no more.
     pub fn pci_config_read(&self, sbdf: Sbdf, register: u8, size: u32) -> Result<u32, Stopped> {
-        let raw = RawIoreq::pci(sbdf.bits(), register, size, true, 0);
-        let value = self.run(|| Ok(self.to_range(&raw)?.unwrap_or(ALL_ONES)))?;
+        let value = self.port(RawIoreq::pci(sbdf.bits(), register, size, true, 0))?;
         let (bytes, n) = low_bytes(value, size.min(4));
         let mut low = [0; 4];
         low[..n].copy_from_slice(&bytes[..n]);
@@ -260,8 +254,9 @@ impl Vcpu {
         size: u32,
         value: u32,
     ) -> Result<(), Stopped> {
-        let raw = RawIoreq::pci(sbdf.bits(), register, size, false, u64::from(value));
-        self.run(|| self.to_range(&raw).map(drop))
+        let value = u64::from(value);
+        self.port(RawIoreq::pci(sbdf.bits(), register, size, false, value))
+            .map(drop)
     }
 
     /// Gives frames back to Xen, as a balloon driver does, and has every
@@ -270,7 +265,7 @@ impl Vcpu {
     /// # Errors
     /// [`Stopped`] when the domain runs no more.
     pub fn decrease_reservation(&self, gfns: &[Gfn]) -> Result<Result<(), Errno>, Stopped> {
-        self.run(|| {
+        self.run(|_| {
             let done = gfns.iter().try_for_each(|g| self.domain.memory.remove(g.0));
             let pending = &self.domain.mapcache_invalidate;
             pending.store(true, Ordering::Release);
@@ -285,7 +280,7 @@ impl Vcpu {
     /// [`Stopped`] when the domain runs no more.
     pub fn populate(&self, gfns: &[Gfn]) -> Result<Result<(), Errno>, Stopped> {
         let memory = &self.domain.memory;
-        self.run(|| {
+        self.run(|_| {
             let done = gfns.iter().try_for_each(|g| memory.populate(g.0));
             self.invalidate_if_due()?;
             Ok(done)
@@ -329,7 +324,7 @@ impl GuestMemory for Vcpu {
     fn read(&self, gpa: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
         for_each_page(gpa, buf.len(), |gfn, offset, range| {
             let part = &mut buf[range];
-            let touch = self.run(|| Ok(self.domain.memory.read(gfn, offset, part)));
+            let touch = self.run(|_| Ok(self.domain.memory.read(gfn, offset, part)));
             match touch {
                 Ok(Touch::Done) => Ok(()),
                 Ok(_) => Err(MemoryError::Unmapped(gfn)),
@@ -342,16 +337,14 @@ impl GuestMemory for Vcpu {
         for_each_page(gpa, data.len(), |gfn, offset, range| {
             let at = gpa.wrapping_add(length(range.start));
             let part = &data[range];
-            let done = self.run(|| match self.domain.memory.write(gfn, offset, part) {
-                Touch::Done => Ok(true),
-                Touch::Trap => self.store_in_page(at, gfn, offset, part).map(|()| true),
-                Touch::Mmio => Ok(false),
-            });
-            match done {
-                Ok(true) => Ok(()),
-                Ok(false) => Err(MemoryError::Unmapped(gfn)),
-                Err(why) => Err(stopped(gfn, &why)),
-            }
+            let touch = self.run(|_| Ok(self.domain.memory.write(gfn, offset, part)));
+            let done = match touch {
+                Ok(Touch::Done) => return Ok(()),
+                Ok(Touch::Mmio) => return Err(MemoryError::Unmapped(gfn)),
+                Ok(Touch::Trap) => self.store_bytes(at, part),
+                Err(why) => Err(why),
+            };
+            done.map_err(|why| stopped(gfn, &why))
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind};
+use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, Stopped};
 use guest_memory::{Gfn, GuestMemory, MemoryError};
 use proptest::prelude::*;
 use xen_glue::{
@@ -107,6 +107,45 @@ fn paged_out_frames_are_waited_for() {
     let impatient = foreign(&dm, config);
     let error = impatient.read_u32(0x8000).unwrap_err();
     assert!(matches!(error, MemoryError::Host { .. }), "{error}");
+}
+
+#[test]
+fn a_frame_gets_its_memory_when_someone_looks() {
+    let (domain, dm) = setup(64);
+    let memory = foreign(&dm, small());
+    let vcpu = domain.vcpu(0).unwrap();
+    for gfn in 4..8 {
+        vcpu.write_u64(gfn << 12, gfn).unwrap();
+        domain.populate_on_demand(Gfn(gfn)).unwrap();
+    }
+    // Written by the guest, changed by it, protected, and mapped.
+    vcpu.write_u64(5 << 12, 9).unwrap();
+    assert_eq!(domain.frame(Gfn(5)), FrameKind::Ram);
+    assert_eq!(vcpu.fetch_add(6 << 12, 8, 2), Ok(0));
+    let server = dm.create_ioreq_server().unwrap();
+    server.claim_write_protection().unwrap();
+    let extent = Extent {
+        first_gfn: 7,
+        frames: 1,
+    };
+    dm.set_mem_type(extent, MemType::WriteProtected).unwrap();
+    assert_eq!(domain.frame(Gfn(7)), FrameKind::WriteProtected);
+    assert_eq!(domain.frame(Gfn(4)), FrameKind::PopulateOnDemand);
+    assert_eq!(memory.read_u64(4 << 12).unwrap(), 0);
+    assert_eq!(domain.frame(Gfn(4)), FrameKind::Ram);
+    assert_eq!(memory.read_u64(5 << 12).unwrap(), 9);
+    assert_eq!(domain.stopped(), None);
+    // One that the balloon takes needs none.
+    domain.populate_on_demand(Gfn(4)).unwrap();
+    let gone = [Gfn(4)];
+    vcpu.decrease_reservation(&gone).unwrap().unwrap();
+    assert_eq!(domain.frame(Gfn(4)), FrameKind::Hole);
+    // With nothing left Xen crashes the domain, whoever looked.
+    domain.populate_on_demand(Gfn(5)).unwrap();
+    domain.set_memory_on_demand(0);
+    memory.invalidate();
+    assert!(memory.read_u64(5 << 12).is_err());
+    assert!(matches!(domain.stopped(), Some(Stopped::Crashed(_))));
 }
 
 #[test]

@@ -158,14 +158,42 @@ impl IoreqPage {
         self.take_in(vcpu, &[IoreqState::Ready, IoreqState::InProcess])
     }
 
+    /// The request in the slot and who has it, left as it is. `None` when
+    /// nobody has it.
+    ///
+    /// # Errors
+    /// [`IoreqError::NoSuchVcpu`].
+    pub fn peek(&self, vcpu: u32) -> Result<Option<(IoreqState, IoRequest)>, IoreqError> {
+        let slot = self.flags(vcpu)?;
+        loop {
+            let flags = slot.load(Ordering::Acquire);
+            let state = IoreqState::from_flags(flags);
+            if state == IoreqState::None {
+                return Ok(None);
+            }
+            let request = self.request(vcpu, flags)?;
+            // Xen may have taken an answer meanwhile and sent another.
+            if slot.load(Ordering::Acquire) == flags {
+                return Ok(Some((state, request)));
+            }
+        }
+    }
+
     fn take_in(&self, vcpu: u32, wanted: &[IoreqState]) -> Result<Option<IoRequest>, IoreqError> {
         let slot = self.flags(vcpu)?;
         let flags = slot.load(Ordering::Acquire);
         if !wanted.contains(&IoreqState::from_flags(flags)) {
             return Ok(None);
         }
+        let request = self.request(vcpu, flags)?;
+        set_state(slot, flags, xen_sys::STATE_IOREQ_INPROCESS);
+        Ok(Some(request))
+    }
+
+    /// A copy of what is in a slot.
+    fn request(&self, vcpu: u32, flags: u8) -> Result<IoRequest, IoreqError> {
         let [kind] = self.field(vcpu, at::IOREQ_TYPE)?;
-        let request = IoRequest {
+        Ok(IoRequest {
             vcpu,
             kind: IoKind::from_raw(kind),
             addr: u64::from_le_bytes(self.field(vcpu, at::IOREQ_ADDR)?),
@@ -176,9 +204,7 @@ impl IoreqPage {
             df: flags & at::IOREQ_FLAGS_DF != 0,
             data_is_ptr: flags & at::IOREQ_FLAGS_DATA_IS_PTR != 0,
             vp_eport: self.port(vcpu)?,
-        };
-        set_state(slot, flags, xen_sys::STATE_IOREQ_INPROCESS);
-        Ok(Some(request))
+        })
     }
 
     /// Answers the request in the slot; the caller notifies the port then.

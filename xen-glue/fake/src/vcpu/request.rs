@@ -91,7 +91,7 @@ impl Vcpu {
     /// # Errors
     /// [`Stopped`] when the domain runs no more.
     pub fn raw_request(&self, raw: &RawIoreq) -> Result<u64, Stopped> {
-        self.run(|| Ok(self.to_range(raw)?.unwrap_or(u64::MAX)))
+        self.run(|_| Ok(self.to_range(raw)?.unwrap_or(u64::MAX)))
     }
 
     /// Sends a request of any content to a server by its number.
@@ -103,14 +103,14 @@ impl Vcpu {
         let Some(server) = enabled.into_iter().find(|s| s.id == server) else {
             return Ok(u64::MAX);
         };
-        self.run(|| Ok(self.ask(&server, raw)?.unwrap_or(u64::MAX)))
+        self.run(|_| Ok(self.ask(&server, raw)?.unwrap_or(u64::MAX)))
     }
 
-    /// Sends to the server whose range has it; `None` when there is none.
-    pub(super) fn to_range(&self, raw: &RawIoreq) -> Result<Option<u64>, Stopped> {
-        let mut raw = *raw;
+    /// The server whose range has it, if there is one. A cycle of
+    /// configuration space by ports becomes one.
+    pub(super) fn select(&self, raw: &mut RawIoreq) -> Option<Arc<Server>> {
         let servers = lock(&self.domain.servers);
-        let server = match u32::from(raw.kind) {
+        match u32::from(raw.kind) {
             xen_sys::IOREQ_TYPE_PIO => {
                 let cf8 = self.domain.cf8.load(Ordering::Relaxed);
                 if raw.addr & !3 == 0xcfc && cf8 >> 31 == 1 {
@@ -132,9 +132,18 @@ impl Vcpu {
                 let (first, last) = raw.bytes();
                 servers.select(xen_sys::XEN_DMOP_IO_RANGE_MEMORY, first, last)
             }
-        };
-        drop(servers);
-        match server {
+        }
+    }
+
+    /// The server that gets writes to protected frames.
+    pub(super) fn protector(&self) -> Option<Arc<Server>> {
+        lock(&self.domain.servers).protection()
+    }
+
+    /// Sends to the server whose range has it; `None` when there is none.
+    fn to_range(&self, raw: &RawIoreq) -> Result<Option<u64>, Stopped> {
+        let mut raw = *raw;
+        match self.select(&mut raw) {
             Some(server) => {
                 let answer = self.ask(&server, &raw)?;
                 // Xen common/ioreq.c:vcpu_ioreq_handle_completion.
@@ -146,7 +155,7 @@ impl Vcpu {
     }
 
     /// Sends and waits; `None` when it could not be sent.
-    pub(super) fn ask(&self, server: &Arc<Server>, raw: &RawIoreq) -> Result<Option<u64>, Stopped> {
+    fn ask(&self, server: &Arc<Server>, raw: &RawIoreq) -> Result<Option<u64>, Stopped> {
         if self.send(server, raw) {
             self.wait_for_io(server).map(Some)
         } else {
@@ -173,7 +182,7 @@ impl Vcpu {
         usize::try_from(self.number).unwrap_or(0) * at::IOREQ_SIZE
     }
 
-    fn send(&self, server: &Server, raw: &RawIoreq) -> bool {
+    pub(super) fn send(&self, server: &Server, raw: &RawIoreq) -> bool {
         let slot = usize::try_from(self.number).ok();
         let Some(vcpu) = slot.and_then(|n| server.vcpus.get(n)) else {
             return false;
@@ -224,7 +233,7 @@ impl Vcpu {
         true
     }
 
-    fn wait_for_io(&self, server: &Server) -> Result<u64, Stopped> {
+    pub(super) fn wait_for_io(&self, server: &Server) -> Result<u64, Stopped> {
         let slot = usize::try_from(self.number).ok();
         let vcpu = slot.and_then(|n| server.vcpus.get(n));
         let page = server.page().map(|p| &p.mapping);
@@ -266,7 +275,11 @@ impl Vcpu {
                     if let Some(why) = self.domain.stopped() {
                         return Err(why);
                     }
-                    vcpu.wake.wait_past(seen);
+                    // It leaves its CPU meanwhile.
+                    let stopped = || self.domain.stopped().is_some();
+                    self.domain
+                        .cpus
+                        .aside(stopped, || vcpu.wake.wait_past(seen));
                 }
                 _ => {
                     let why = format!("weird ioreq state {state}");

@@ -1,13 +1,16 @@
 //! String instructions.
 
-use guest_memory::{Gfn, PAGE_SIZE};
+use guest_memory::PAGE_SIZE;
 
-use super::{ALL_ONES, RawIoreq, Vcpu, low_bytes, place};
+use super::emulate::VcpuIo;
+use super::{RawIoreq, Vcpu, low_bytes, place};
 use crate::domain::Stopped;
-use crate::memory::FrameKind;
+
+/// Repetitions that Xen emulates at a time (`hvmemul_virtual_to_linear`).
+const MOST_AT_A_TIME: u32 = 4096;
 
 /// Where the next item is.
-fn step(at: u64, size: u32, count: u32, df: bool) -> u64 {
+pub(super) fn step(at: u64, size: u32, count: u32, df: bool) -> u64 {
     let bytes = u64::from(size).wrapping_mul(u64::from(count));
     if df {
         at.wrapping_sub(bytes)
@@ -25,7 +28,7 @@ fn offset_u32(gpa: u64) -> u32 {
 }
 
 /// Repetitions on a device before its page ends (`hvmemul_do_io`).
-fn on_device(gpa: u64, size: u32, count: u32, df: bool) -> u32 {
+pub(super) fn on_device(gpa: u64, size: u32, count: u32, df: bool) -> u32 {
     let offset = offset_u32(gpa);
     let tail = page_u32() - offset;
     if tail < size {
@@ -35,7 +38,7 @@ fn on_device(gpa: u64, size: u32, count: u32, df: bool) -> u32 {
 }
 
 /// Repetitions in RAM before its page ends (`hvmemul_do_io_addr`).
-fn in_ram(gpa: u64, size: u32, count: u32, df: bool) -> u32 {
+pub(super) fn in_ram(gpa: u64, size: u32, count: u32, df: bool) -> u32 {
     let offset = offset_u32(gpa);
     let fit = if df {
         ((offset + size - 1) % page_u32()) / size
@@ -46,13 +49,6 @@ fn in_ram(gpa: u64, size: u32, count: u32, df: bool) -> u32 {
 }
 
 impl Vcpu {
-    fn is_ram(&self, gpa: u64) -> bool {
-        !matches!(
-            self.domain.memory.kind(Gfn::containing(gpa).0),
-            FrameKind::Hole | FrameKind::MmioDm
-        )
-    }
-
     /// `rep stos`: one value, `count` times. `size` is 1, 2, 4 or 8.
     ///
     /// # Errors
@@ -65,25 +61,19 @@ impl Vcpu {
         value: u64,
         df: bool,
     ) -> Result<(), Stopped> {
-        self.run(|| {
-            let (bytes, n) = low_bytes(value, size);
-            let (mut at, mut left) = (gpa, count);
-            while left > 0 {
-                let mut done = 1;
-                if self.is_ram(at) {
-                    self.store(at, &bytes[..n])?;
-                } else {
-                    done = on_device(at, size, left, df);
-                    let mut raw = RawIoreq::mmio(at, size, false, value);
-                    raw.count = done;
-                    raw.df = df;
-                    self.to_range(&raw)?;
-                }
-                at = step(at, size, done, df);
-                left -= done;
-            }
-            Ok(())
-        })
+        let (bytes, n) = low_bytes(value, size);
+        let (mut at, mut left) = (gpa, count);
+        while left > 0 {
+            let done = self.run(|io| match self.write_directly(at, &bytes[..n]) {
+                Ok(()) => Ok(1),
+                Err(fault) => self.emulate(io, Some((fault, true)), |e| {
+                    e.stos(at, size, left.min(MOST_AT_A_TIME), value, df)
+                }),
+            })?;
+            at = step(at, size, done, df);
+            left -= done;
+        }
+        Ok(())
     }
 
     /// `rep movs`, each end RAM or a device. `size` is 1, 2, 4 or 8.
@@ -98,56 +88,35 @@ impl Vcpu {
         count: u32,
         df: bool,
     ) -> Result<(), Stopped> {
-        self.run(|| {
-            let (mut from, mut to, mut left) = (from, to, count);
-            while left > 0 {
-                let done = match (self.is_ram(from), self.is_ram(to)) {
-                    (true, false) => self.move_run(to, from, size, left, df, false)?,
-                    (false, true) => self.move_run(from, to, size, left, df, true)?,
-                    _ => {
-                        let (mut item, n) = low_bytes(0, size);
-                        self.load(from, &mut item[..n])?;
-                        self.store(to, &item[..n])?;
-                        1
-                    }
-                };
-                from = step(from, size, done, df);
-                to = step(to, size, done, df);
-                left -= done;
-            }
-            Ok(())
-        })
+        let (mut from, mut to, mut left) = (from, to, count);
+        while left > 0 {
+            let count = left.min(MOST_AT_A_TIME);
+            let done = self.run(|io| self.move_some(io, (from, to), size, count, df))?;
+            from = step(from, size, done, df);
+            to = step(to, size, done, df);
+            left -= done;
+        }
+        Ok(())
     }
 
-    /// One request between a device and RAM; gives its repetitions.
-    fn move_run(
+    /// Some repetitions, at least one: the number.
+    fn move_some(
         &self,
-        device: u64,
-        ram: u64,
+        io: &mut VcpuIo,
+        (from, to): (u64, u64),
         size: u32,
         count: u32,
         df: bool,
-        read: bool,
     ) -> Result<u32, Stopped> {
-        let count = in_ram(ram, size, count, df);
-        let count = on_device(device, size, count, df);
-        let mut raw = RawIoreq::mmio(device, size, read, ram);
-        raw.count = count;
-        raw.df = df;
-        raw.data_is_ptr = true;
-        if self.to_range(&raw)?.is_none() && read {
-            self.nothing_into_ram(ram, size, count, df)?;
-        }
-        Ok(count)
-    }
-
-    /// Xen's own answer where no server has the address.
-    fn nothing_into_ram(&self, ram: u64, size: u32, count: u32, df: bool) -> Result<(), Stopped> {
-        let (ones, n) = low_bytes(ALL_ONES, size);
-        for i in 0..count {
-            self.store(step(ram, size, i, df), &ones[..n])?;
-        }
-        Ok(())
+        let (mut item, n) = low_bytes(0, size);
+        let fault = match self.read_directly(from, &mut item[..n]) {
+            Ok(()) => match self.write_directly(to, &item[..n]) {
+                Ok(()) => return Ok(1),
+                Err(gfn) => (gfn, true),
+            },
+            Err(gfn) => (gfn, false),
+        };
+        self.emulate(io, Some(fault), |e| e.movs(from, to, size, count, df))
     }
 
     /// `rep ins`: a port into RAM. `size` is 1, 2 or 4.
@@ -162,7 +131,7 @@ impl Vcpu {
         count: u32,
         df: bool,
     ) -> Result<(), Stopped> {
-        self.run(|| self.port_run(port, gpa, size, count, df, true))
+        self.run(|io| self.port_run(io, port, (gpa, size, count, df), true))
     }
 
     /// `rep outs`: RAM to a port.
@@ -177,28 +146,23 @@ impl Vcpu {
         count: u32,
         df: bool,
     ) -> Result<(), Stopped> {
-        self.run(|| self.port_run(port, gpa, size, count, df, false))
+        self.run(|io| self.port_run(io, port, (gpa, size, count, df), false))
     }
 
     fn port_run(
         &self,
+        io: &mut VcpuIo,
         port: u16,
-        gpa: u64,
-        size: u32,
-        count: u32,
-        df: bool,
+        (gpa, size, count, df): (u64, u32, u32, bool),
         read: bool,
     ) -> Result<(), Stopped> {
         let (mut at, mut left) = (gpa, count);
         while left > 0 {
-            let done = in_ram(at, size, left, df);
             let mut raw = RawIoreq::pio(u64::from(port), size, read, at);
-            raw.count = done;
+            raw.count = in_ram(at, size, left, df);
             raw.df = df;
             raw.data_is_ptr = true;
-            if self.to_range(&raw)?.is_none() && read {
-                self.nothing_into_ram(at, size, done, df)?;
-            }
+            let (done, _) = self.emulate(io, None, |e| e.request(raw))?;
             at = step(at, size, done, df);
             left -= done;
         }

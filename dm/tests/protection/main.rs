@@ -1,7 +1,9 @@
 //! Protected frames on a simulated hypervisor: what the guest sees of them,
 //! nothing, and what vgpud hears.
 
-use std::time::Duration;
+mod letting_go;
+
+use std::time::{Duration, Instant};
 
 use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, MmioHole, Vcpu, place_bars};
 use gen8::{Engine, ring};
@@ -30,8 +32,11 @@ struct Guest {
 impl Guest {
     fn new(domain: DomainConfig, rings: AreaConfig) -> Self {
         let xen = FakeXen::new();
-        let vcpus = domain.vcpus;
         let domain = xen.create_domain(domain).unwrap();
+        Self::attach(&xen, domain, rings)
+    }
+
+    fn attach(xen: &FakeXen, domain: Domain, rings: AreaConfig) -> Self {
         let area = SharedArea::create(rings).unwrap();
         let bells = Bells::new().unwrap();
         let vgpud = area.daemon_end(bells.try_clone().unwrap());
@@ -43,12 +48,12 @@ impl Guest {
             seccomp: vgpu_dm::Seccomp::Off,
         };
         let server = Server::attach(
-            xen_glue::Handles::open(&xen, domain.id()).unwrap(),
+            xen_glue::Handles::open(xen, domain.id()).unwrap(),
             &config,
             area.device_end(bells),
         )
         .unwrap();
-        let vcpus: Vec<_> = (0..vcpus).map(|n| domain.vcpu(n).unwrap()).collect();
+        let vcpus: Vec<_> = (0..).map_while(|n| domain.vcpu(n)).collect();
         let hole = MmioHole {
             low: 0xd000_0000..=0xfbff_ffff,
             ..MmioHole::default()
@@ -109,6 +114,16 @@ impl Guest {
         assert_eq!(self.domain.frame(Gfn(TABLE)), FrameKind::WriteProtected);
     }
 
+    /// Waits until the table's frame is RAM.
+    fn is_let_go_of(&self) {
+        let start = Instant::now();
+        while self.domain.frame(Gfn(TABLE)) != FrameKind::Ram {
+            assert!(start.elapsed() < HANG);
+            std::thread::yield_now();
+        }
+        assert_eq!(self.server.protection().frames, 0);
+    }
+
     fn write(&self, gpa: u64, size: u32, value: u64) {
         self.vcpus[0].mmio_write(gpa, size, value).unwrap();
     }
@@ -153,7 +168,7 @@ fn writes_are_done_and_told_until_they_need_not_be() {
     let gfn = TABLE;
     guest.vgpud.events.push(Event::Unprotect { gfn }).unwrap();
     assert_eq!(guest.next(), answer(TABLE, 0, Outcome::Ended));
-    assert_eq!(guest.domain.frame(Gfn(TABLE)), FrameKind::Ram);
+    guest.is_let_go_of();
     guest.write(AT + 16, 8, 0x3003);
     guest.silent();
     assert_eq!(guest.entry(2), 0x3003);
@@ -188,7 +203,7 @@ fn string_instructions_and_vectors_arrive_whole() {
 }
 
 #[test]
-fn a_page_written_as_no_table_is_let_go_of_before_the_vcpu_goes_on() {
+fn a_page_written_as_no_table_is_let_go_of() {
     let pointer = 0xffff_8880_1234_5678_u64;
     for (at, size, value) in [
         (AT + 4, 4, 1),
@@ -199,7 +214,7 @@ fn a_page_written_as_no_table_is_let_go_of_before_the_vcpu_goes_on() {
         let mut guest = Guest::start();
         guest.protected();
         guest.write(at, size, value);
-        assert_eq!(guest.domain.frame(Gfn(TABLE)), FrameKind::Ram);
+        guest.is_let_go_of();
         assert_eq!(guest.next(), Request::TableReleased { gfn: TABLE });
         let found = guest.vcpus[0].mmio_read(at, size);
         assert_eq!(found, Ok(value));
@@ -359,10 +374,10 @@ fn protection_can_be_held_back() {
     let mut guest = Guest::start();
     guest.protected();
     let told = guest.vgpud.changes.load();
-    guest.server.hold_protection();
+    guest.server.hold_protection().unwrap();
     assert_eq!(guest.next(), offer(false));
     assert_eq!(guest.domain.frame(Gfn(TABLE)), FrameKind::Ram);
-    guest.server.hold_protection();
+    guest.server.hold_protection().unwrap();
     // As a migration does now.
     assert_eq!(guest.domain.enable_log_dirty(), Ok(()));
     assert_eq!(guest.protect(TABLE, 2), Outcome::Refused);
@@ -381,7 +396,7 @@ fn protection_can_be_held_back() {
         ..DomainConfig::default()
     };
     let mut guest = Guest::new(without, AreaConfig::default());
-    guest.server.hold_protection();
+    guest.server.hold_protection().unwrap();
     guest.server.allow_protection();
     guest.silent();
     assert_eq!(guest.vgpud.changes.load(), 0);

@@ -1,0 +1,128 @@
+//! Ending the protection of frames under the hands of vCPUs.
+//!
+//! Xen 4.17 emulates a write to a protected frame twice: once to send the
+//! request, and once more to take its answer. The first time it holds the lock
+//! of the guest's frame types from the look at the type until the request is in
+//! its slot (arch/x86/hvm/hvm.c:hvm_hap_nested_page_fault). The second time it
+//! looks anew. Where it finds RAM then, `rep stos`, `rep movs` and what crosses
+//! a page's edge do all of it by themselves and leave the answer behind, and
+//! the vCPU's next access to any device ends in `domain_crash`
+//! (arch/x86/hvm/emulate.c:hvmemul_do_io); of a store of more than 8 bytes the
+//! rest is lost. So a frame must not become RAM while a vCPU is inside an
+//! instruction that wrote to it.
+//!
+//! A vCPU is, while its slot has such a request, and then from the moment at
+//! which Xen takes the answer to the end of the instruction or its next
+//! request. In that time it keeps its CPU, for Xen is not preempted; so when a
+//! domain is paused, which waits for all vCPUs to leave theirs
+//! (common/domain.c:domain_pause), no vCPU is at that point. Setting the state
+//! of an ioreq server pauses the domain for an instant, even to what it is
+//! (common/ioreq.c:ioreq_server_set_state).
+//!
+//! That leaves writes that begin after that instant: those that came before the
+//! change of the type are in their slots when it is done, unanswered, and then
+//! the frame is protected again before anyone answers.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::{DeviceModelError, Extent, IoreqServer, MemType};
+use crate::{IoreqPage, IoreqState};
+
+/// How long vCPUs may take to fetch answers. Those of a paused domain do not.
+const FETCH: Duration = Duration::from_micros(200);
+
+/// The frames to which vCPUs' requests write, answered or not.
+fn written(page: &IoreqPage) -> BTreeSet<u64> {
+    let requests = (0..page.vcpus()).filter_map(|vcpu| page.peek(vcpu).ok().flatten());
+    requests.flat_map(|(_, r)| r.frames_written()).collect()
+}
+
+/// The same once answers have been fetched.
+fn written_unanswered(page: &IoreqPage) -> BTreeSet<u64> {
+    let start = Instant::now();
+    let answered = |vcpu| page.state(vcpu) == Ok(IoreqState::RespReady);
+    while (0..page.vcpus()).any(answered) && start.elapsed() < FETCH {
+        std::thread::yield_now();
+    }
+    written(page)
+}
+
+impl IoreqServer {
+    fn set_type(&self, gfn: u64, to: MemType) -> Result<(), DeviceModelError> {
+        let extent = Extent {
+            first_gfn: gfn,
+            frames: 1,
+        };
+        self.device_model().set_mem_type(extent, to)
+    }
+
+    /// Makes protected frames plain RAM, but for those that a vCPU's
+    /// instruction writes to just now, which are returned. The server must be
+    /// enabled, `page` its page, and until this returns nobody may answer
+    /// a request. Frames that left the guest count as RAM. Pauses the domain
+    /// for an instant.
+    ///
+    /// # Errors
+    /// When the server or the domain is gone; nothing is changed then.
+    pub fn let_go(
+        &self,
+        page: &IoreqPage,
+        frames: &BTreeSet<u64>,
+    ) -> Result<BTreeSet<u64>, DeviceModelError> {
+        let busy = written_unanswered(page);
+        let mut left: BTreeSet<u64> = frames.intersection(&busy).copied().collect();
+        if left.len() == frames.len() {
+            return Ok(left);
+        }
+        self.set_enabled(true)?;
+        let mut changed = BTreeSet::new();
+        for &gfn in frames.difference(&busy) {
+            match self.set_type(gfn, MemType::Ram) {
+                Ok(()) => drop(changed.insert(gfn)),
+                Err(e) => log::debug!("{e}"),
+            }
+        }
+        for &gfn in changed.intersection(&written(page)) {
+            match self.set_type(gfn, MemType::WriteProtected) {
+                Ok(()) => drop(left.insert(gfn)),
+                Err(e) => log::warn!("a vCPU writes to a frame that became RAM: {e}"),
+            }
+        }
+        Ok(left)
+    }
+
+    /// Ends this server's claim of write protection and makes every protected
+    /// frame plain RAM, whichever there are, unless a vCPU's instruction writes
+    /// to one just now: then some may be protected still, and what waits is to
+    /// be answered before this is tried again. Says whether it is done.
+    /// `is_memory` tells frames from windows. Else as [`Self::let_go`].
+    ///
+    /// # Errors
+    /// When Xen refuses, since this server has no claim for one.
+    pub fn end_claim(
+        &self,
+        page: &IoreqPage,
+        is_memory: impl Fn(u64) -> bool,
+    ) -> Result<bool, DeviceModelError> {
+        let memory = |frames: BTreeSet<u64>| -> Vec<u64> {
+            frames.into_iter().filter(|gfn| is_memory(*gfn)).collect()
+        };
+        if !memory(written_unanswered(page)).is_empty() {
+            return Ok(false);
+        }
+        self.set_enabled(true)?;
+        self.release_write_protection()?;
+        let late = memory(written(page));
+        if late.is_empty() {
+            return Ok(true);
+        }
+        self.claim_write_protection()?;
+        for gfn in late {
+            if let Err(e) = self.set_type(gfn, MemType::WriteProtected) {
+                log::warn!("a vCPU writes to a frame that became RAM: {e}");
+            }
+        }
+        Ok(false)
+    }
+}
