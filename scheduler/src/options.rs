@@ -83,7 +83,7 @@ pub struct Options {
 
     /// How guests' page tables are followed: strict, each write to one
     /// trapped; lazy, each compared at submissions; adaptive, each whichever
-    /// way is cheaper. Where Xen cannot trap writes, it is lazy [default: lazy]
+    /// way is cheaper. Where Xen cannot trap writes, it is lazy [default: adaptive]
     #[arg(long, value_name = "MODE")]
     #[serde(deserialize_with = "named")]
     pub shadow: Option<ShadowMode>,
