@@ -13,7 +13,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use control::{Came, Control, read_device};
 use gen8::Platform;
-use grant_area::GrantedArea;
+use grant_area::LentArea;
 use stub::Shared;
 use vgpu_confine::{Confined, Confinement, Role, Seccomp};
 use vgpu_control::{Connection, ControlError, FromDm, MAX_RUNS, StartDm, ToDm};
@@ -58,22 +58,22 @@ fn main() -> anyhow::Result<()> {
         let Err(e) = stub::init::run(&own.collect::<Vec<_>>());
         return Err(e);
     }
-    if arguments.stub {
-        return in_stub(&arguments);
-    }
     let stdin = std::io::stdin();
     let control = stdin.as_fd().try_clone_to_owned();
     let control = Connection::from(control.context("standard input")?);
+    if arguments.stub {
+        return in_stub(&control, &arguments);
+    }
     run(&Control::Socket(control), None, &arguments)
 }
 
-/// Serves the guest of this domain.
-fn in_stub(arguments: &Arguments) -> anyhow::Result<()> {
+/// Serves the guest of this domain, whose area `holder` lends.
+fn in_stub(holder: &Connection, arguments: &Arguments) -> anyhow::Result<()> {
     let Shared {
         area,
         control,
         pipe: _pipe,
-    } = stub::offer()?;
+    } = stub::offer(holder)?;
     let result = run(&Control::Pipe(control), Some(&area), arguments);
     if let Err(e) = &result {
         log::error!("{e:#}");
@@ -85,7 +85,7 @@ fn in_stub(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Attaches as vgpud says and serves until it says stop. In a domain of its own
 /// there is an `area` before vgpud says anything.
-fn run(control: &Control, area: Option<&GrantedArea>, arguments: &Arguments) -> anyhow::Result<()> {
+fn run(control: &Control, area: Option<&LentArea>, arguments: &Arguments) -> anyhow::Result<()> {
     match attach(control, area, arguments) {
         Ok((server, confined)) => {
             let server_id = server.id();
@@ -112,7 +112,7 @@ fn run(control: &Control, area: Option<&GrantedArea>, arguments: &Arguments) -> 
 /// of the guest's is looked at before.
 fn attach(
     control: &Control,
-    area: Option<&GrantedArea>,
+    area: Option<&LentArea>,
     arguments: &Arguments,
 ) -> anyhow::Result<(Server, Option<Confined>)> {
     let (message, came) = control

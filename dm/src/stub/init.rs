@@ -7,23 +7,27 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::process::Command;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
+use vgpu_control::Connection;
+
+use super::Holder;
 
 /// This program in the initial RAM disk.
 const PROGRAM: &str = "/init";
 /// Names of the modules there, a line each, as they have to be loaded.
 const ORDER: &str = "/modules/order";
 
-/// Pages that may be granted at once: all of two areas, the old one of a device
-/// model that died and its successor's.
-const GRANT_LIMIT: &str = "limit=8192";
+/// Pages that may be granted at once: of the area, and of the pipes of a device
+/// model and of those before it that vgpud still maps.
+const GRANT_LIMIT: &str = "limit=4096";
 
 /// Deaths of the device model within [`WINDOW`] after which the domain gives
 /// up.
@@ -38,13 +42,29 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub fn run(arguments: &[OsString]) -> anyhow::Result<Infallible> {
     prepare()?;
     log::info!("memory: {}", memory()?);
+    // An error is told already; there is nothing else to do here.
+    if let Err(e) = serve(arguments) {
+        log::error!("{e:#}");
+    }
+    reboot(RebootMode::RB_POWER_OFF).context("cannot shut the domain down")
+}
+
+/// Runs device models, one after the other, until one has done its work or too
+/// many died.
+fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
+    let holder = Holder::new()?;
     let mut deaths = Deaths::default();
-    loop {
+    for serial in 0.. {
+        let (ours, theirs) = Connection::pair()?;
         let mut device_model = Command::new(PROGRAM)
             .arg("--stub")
             .args(arguments)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .context("cannot run the device model")?;
+        if let Err(e) = holder.lend(&ours, serial) {
+            log::error!("{e:#}");
+        }
         let status = device_model.wait().context("cannot wait for it")?;
         if status.success() {
             log::info!("the device model has done its work");
@@ -52,13 +72,12 @@ pub fn run(arguments: &[OsString]) -> anyhow::Result<Infallible> {
         }
         log::error!("the device model ended: {status}");
         if deaths.too_many(Instant::now()) {
-            log::error!("that was death {MOST_DEATHS} within {WINDOW:?}: the domain ends");
-            break;
+            bail!("that was death {MOST_DEATHS} within {WINDOW:?}: the domain ends");
         }
         // A kernel that has no memory, say, needs a moment.
         thread::sleep(Duration::from_millis(10));
     }
-    reboot(RebootMode::RB_POWER_OFF).context("cannot shut the domain down")
+    Ok(())
 }
 
 /// Mounts what is needed and loads the modules.

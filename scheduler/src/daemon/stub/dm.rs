@@ -16,12 +16,13 @@ use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 use xen_glue::DomId;
 
-use super::{StubDomain, Stubs, Watch};
+use super::{StubDomain, Stubs};
 use crate::daemon::device_model::{DeviceModel, LIMIT};
 
 /// A device model's domain that runs, and waits to be told what to serve.
 pub struct WaitingStub {
     domain: StubDomain,
+    serial: u32,
     lifeline: Lifeline,
     talk: Talk,
     until: Instant,
@@ -53,6 +54,7 @@ impl WaitingStub {
         let (area, talk) = open().with_context(|| format!("what {domid} offers"))?;
         let waiting = Self {
             domain,
+            serial: offer.serial,
             lifeline: area.lifeline(),
             talk,
             until,
@@ -115,6 +117,7 @@ impl DmStub {
     fn new(waiting: WaitingStub, server: u16, confined: Option<Confined>) -> anyhow::Result<Self> {
         let WaitingStub {
             domain,
+            serial,
             lifeline,
             talk,
             until: _,
@@ -128,7 +131,7 @@ impl DmStub {
         let watcher = Watcher {
             domid,
             lifeline,
-            ends: lock(&domain).as_ref().map(StubDomain::ends).transpose()?,
+            serial,
             domain: Arc::clone(&domain),
             end: Arc::clone(&end),
         };
@@ -162,7 +165,7 @@ impl DmStub {
 struct Watcher {
     domid: u16,
     lifeline: Lifeline,
-    ends: Option<Box<dyn Watch>>,
+    serial: u32,
     domain: Arc<Mutex<Option<StubDomain>>>,
     end: Arc<End>,
 }
@@ -177,29 +180,37 @@ impl Watcher {
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
-        let ends = self.ends.as_mut().context("it has no watch")?;
+        let mut watches = match &*lock(&self.domain) {
+            Some(domain) => domain.watches()?,
+            None => return Ok(()),
+        };
         loop {
+            let [ends, offers] = watches.each_ref().map(|watch| watch.fd());
             let mut fds = [
                 PollFd::from_borrowed_fd(self.lifeline.fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(ends.fd(), PollFlags::IN),
                 PollFd::new(&self.end.stop, PollFlags::IN),
+                PollFd::from_borrowed_fd(ends, PollFlags::IN),
+                PollFd::from_borrowed_fd(offers, PollFlags::IN),
             ];
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
-            let ready = fds.map(|fd| !fd.revents().is_empty());
-            if ready[2] || self.lifeline.ended() {
+            let [_, stop, changed @ ..] = fds.map(|fd| !fd.revents().is_empty());
+            if stop || self.lifeline.ended() {
                 return Ok(());
             }
-            if ready[1] {
-                ends.take()?;
-                if let Some(domain) = lock(&self.domain).as_ref()
-                    && let Err(e) = domain.alive()
-                {
-                    log::warn!("{e:#}");
-                    return Ok(());
-                }
+            if changed == [false; 2] {
+                continue;
+            }
+            for (watch, _) in watches.iter_mut().zip(changed).filter(|(_, c)| *c) {
+                watch.take()?;
+            }
+            if let Some(domain) = &*lock(&self.domain)
+                && let Err(e) = domain.serves(self.serial)
+            {
+                log::warn!("{e:#}");
+                return Ok(());
             }
         }
     }

@@ -130,12 +130,32 @@ impl StubDomain {
         }
     }
 
-    /// What tells when domains end, this one among them.
+    /// What tells when domains end, this one among them, and when this one
+    /// offers something.
     ///
     /// # Errors
     /// When it cannot be watched.
-    pub fn ends(&self) -> anyhow::Result<Box<dyn Watch>> {
-        self.toolstack.watch("@releaseDomain")
+    pub fn watches(&self) -> anyhow::Result<[Box<dyn Watch>; 2]> {
+        Ok([
+            self.toolstack.watch("@releaseDomain")?,
+            self.toolstack.watch(&folder(self.domid))?,
+        ])
+    }
+
+    /// That it runs, and offers nothing but number `serial`.
+    ///
+    /// # Errors
+    /// How it ended, or that another device model took the place of that one.
+    pub fn serves(&self, serial: u32) -> anyhow::Result<()> {
+        self.alive()?;
+        let node = format!("{}/{}", folder(self.domid), vgpu_control::STUB_OFFER);
+        let text = self.toolstack.read(&node)?.unwrap_or_default();
+        let offer: Offer = text.parse()?;
+        if offer.serial != serial {
+            let domid = self.domid;
+            bail!("domain {domid}: its device model died");
+        }
+        Ok(())
     }
 }
 

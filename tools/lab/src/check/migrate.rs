@@ -53,7 +53,9 @@ fn kinds_wrong(dom0: &Report) -> Vec<String> {
         wrong.extend(exit_wrong(dom0, "migrate", tag));
         match dom0.json(&format!("place/{tag}")) {
             Ok(list) if list.pointer(&format!("/0/dm/{place}")).is_some() => {}
-            Ok(list) => wrong.push(format!("{tag}: vgpuctl list has {list}, expected a {place}")),
+            Ok(list) => wrong.push(format!(
+                "{tag}: vgpuctl list has {list}, expected a {place}"
+            )),
             Err(e) => wrong.push(e),
         }
     }

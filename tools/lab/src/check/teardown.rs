@@ -25,7 +25,10 @@ pub fn wrong(dom0: &Report, guests: &[&str]) -> Vec<String> {
 pub fn stubs(dom0: &Report) -> Vec<String> {
     let keys = [
         ("stubs-left", "stub domains or zombies are left"),
-        ("stub-nodes-left", "nodes of stub domains in xenstore are left"),
+        (
+            "stub-nodes-left",
+            "nodes of stub domains in xenstore are left",
+        ),
     ];
     keys.into_iter()
         .filter_map(|(key, what)| match dom0.get(key) {
