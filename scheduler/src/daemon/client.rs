@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use vgpu_config::VgpuSpec;
-use vgpu_control::{ClientRequest, Connection, ControlError, Failing, Peer, Register, Reply, Step};
+use vgpu_control::{
+    ClientRequest, Connection, ControlError, Failing, Peer, Register, Registered, Reply, Step,
+};
 use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
@@ -93,10 +95,10 @@ fn answer(
         ClientRequest::Top { after } => top::sample(shared, after)?,
         ClientRequest::Trace { cursor, max } => top::trace(shared, cursor, max)?,
         ClientRequest::Register(register) => {
-            add(&register, fds, peer, shared).inspect_err(|e| {
+            let registered = add(&register, fds, peer, shared).inspect_err(|e| {
                 log::warn!("domain {}: no vGPU: {}", register.domid, one_line(e));
             })?;
-            json!({})
+            serde_json::to_value(registered)?
         }
     })
 }
@@ -121,7 +123,12 @@ fn fail_migration(shared: &Shared, domid: u16, at: Step, how: Failing) -> anyhow
     Ok(())
 }
 
-fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> anyhow::Result<()> {
+fn add(
+    register: &Register,
+    fds: Vec<OwnedFd>,
+    peer: Peer,
+    shared: &Shared,
+) -> anyhow::Result<Registered> {
     let domid = register.domid;
     if domid == 0 || domid >= FIRST_RESERVED {
         bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
@@ -168,5 +175,7 @@ fn add(register: &Register, fds: Vec<OwnedFd>, peer: Peer, shared: &Shared) -> a
         registry.remove(domid);
     })?;
     log::info!("domain {domid}: vGPU attached");
-    Ok(())
+    Ok(Registered {
+        incoming_at: saved.map_or(0, |saved| saved.qemu_at),
+    })
 }

@@ -392,7 +392,7 @@ impl Fixture {
     /// Attached, and one request served.
     fn attached(&self) -> Qemu {
         let (qemu, reply) = self.qemu("slot=5");
-        assert_eq!(reply, Ok(json!({})));
+        assert_eq!(reply, Ok(json!({"incoming_at": 0})));
         assert_eq!(self.note(), "added 9");
         assert_eq!(self.note(), "Ping { token: 99 } 0x12345001");
         qemu
@@ -562,7 +562,7 @@ fn a_share_that_is_set_holds_for_the_guests_next_life() {
     assert_eq!(f.note(), "removed");
     f.gone();
     let (qemu, reply) = f.qemu("slot=5,cap=7");
-    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     assert_eq!(f.note(), "added 9");
     let shown = "share weight=300,cap=7,slice=0.5,priority=normal";
     assert_eq!(f.note(), shown);

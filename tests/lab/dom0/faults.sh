@@ -135,11 +135,28 @@ fault_gpu() {
     other_vgpud_ends
 }
 
+# other_config NAME [LINE...]: g1's without its vGPU, with these lines.
+other_config() {
+    file="/lab/g1-$1.cfg"
+    shift
+    sed '/^vgpu/d; /^device_model_args_hvm/d' /lab/g1.cfg >"$file"
+    for line in "$@"; do echo "$line"; done >>"$file"
+}
+
 # Its BAR would be another.
 fault_aperture() {
-    sed '/^vgpu/d' /lab/g1.cfg >/lab/g1-aperture.cfg
-    vgpu_line aperture=128,msi=off >>/lab/g1-aperture.cfg
+    args=$(sed -n 's/^device_model_args_hvm = \[\(.*\)\]/\1, /p' /lab/g1.cfg)
+    spec=$(vgpu_line aperture=128,msi=off | sed 's/.*\["//; s/"\].*//')
+    other_config aperture 'device_model_override = "/opt/vgpu/bin/vgpu-launcher"' \
+        'device_model_version = "qemu-xen"' "device_model_args_hvm = [$args\"-vgpu\", \"$spec\"]"
     attempt "$receiver" -C /lab/g1-aperture.cfg
+}
+
+# A configuration that knows of no vGPU: none of ours is asked at the target.
+fault_forgotten() {
+    args=$(grep '^device_model_args_hvm' /lab/g1.cfg)
+    other_config forgotten "$args"
+    attempt "$receiver" -C /lab/g1-forgotten.cfg
 }
 
 # To another vgpud and back.
@@ -148,6 +165,8 @@ fault_away() {
     attempt "VGPU_SOCKET=$other exec xl migrate-receive"
     here g1
     guest_do g1 120 gap max abort-away-there
+    timeout 20 vgpuctl inspect "$(g1_domid)" --socket "$other" >/dev/null 2>&1
+    fact "away-status/$fault" $?
     attempt
     other_vgpud_ends
 }

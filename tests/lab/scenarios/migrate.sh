@@ -68,8 +68,9 @@ guest_config plain ""
 guest_config g1 "" "$(vgpu_line msi=off)"
 
 # Which ways to fail, and whether they are all that is run.
-faults="save limit xl-stop"
+faults="limit xl-stop"
 [ "$LAB_SHORT" = 1 ] || faults="begin stop save load start limit killed no-vgpud gpu aperture
+    forgotten
     xl-begin xl-stop xl-save xl-killed debug balloon stale away damaged"
 if [ -n "$LAB_ONLY" ]; then
     faults=$(echo "$LAB_ONLY" | tr , ' ')

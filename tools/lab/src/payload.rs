@@ -21,6 +21,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("vgpu-launcher", "vgpu-launcher"),
     ("vgpuctl", "vgpuctl"),
     ("xl-vgpu", "xl-vgpu"),
+    ("grant-loop", "lab"),
 ];
 
 /// What a device model's own domain is made of, in dom0: the program that makes

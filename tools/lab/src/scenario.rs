@@ -101,6 +101,17 @@ pub const SCENARIOS: &[Scenario] = &[
         judge: check::boot::judge,
     },
     Scenario {
+        name: "grants",
+        summary: "a shared area over grants works on this Xen, and outlives either side's death",
+        device: true,
+        guest_programs: &[],
+        kernels: &[GuestKernel::Bookworm],
+        guest_options: "",
+        large_guest: None,
+        timeout: Duration::from_secs(10 * 60),
+        judge: check::grants::judge,
+    },
+    Scenario {
         name: "i915",
         summary: "an unmodified i915 guest runs its GPU work through our device model",
         device: true,

@@ -69,7 +69,8 @@ pub enum ClientRequest {
         /// How many at most; vgpud may send fewer.
         max: u32,
     },
-    /// A new vGPU. The reply comes when its device model is attached. The
+    /// A new vGPU. The reply is [`Registered`], when its device model is
+    /// attached. The
     /// vGPU lives until the sending process, which is going to be the
     /// guest's QEMU, ends.
     Register(Register),
@@ -90,6 +91,14 @@ pub struct Register {
     /// with the vGPU's behind it.
     #[serde(default)]
     pub incoming: bool,
+}
+
+/// The answer to [`ClientRequest::Register`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// Where in the file of an incoming guest QEMU's state begins, in bytes.
+    #[serde(default)]
+    pub incoming_at: u64,
 }
 
 /// The two ends of the QMP proxy.

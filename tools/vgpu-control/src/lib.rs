@@ -30,7 +30,9 @@ mod socket;
 mod top;
 mod trace;
 
-pub use client::{ClientRequest, Entry, Held, Place, QmpSockets, Register, Reply, State, Version};
+pub use client::{
+    ClientRequest, Entry, Held, Place, QmpSockets, Register, Registered, Reply, State, Version,
+};
 pub use dm::{FromDm, MAX_RUNS, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
 pub use migration::{Ahead, Cause, Failing, Migration, Pages, Phase, Step};

@@ -69,6 +69,17 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Has QEMU load its state from the descriptor `number`.
+    pub fn load_from(&mut self, number: i32) {
+        if let Some(at) = self.args.iter().position(|a| a == "-incoming")
+            && let Some(from) = self.args.get_mut(at + 1)
+        {
+            *from = format!("fd:{number}").into();
+        }
+    }
+}
+
 /// Takes out every `-vgpu SPEC`.
 fn take_specs(args: Vec<OsString>) -> anyhow::Result<(Vec<String>, Vec<OsString>)> {
     let mut specs = Vec::new();
@@ -189,10 +200,12 @@ mod tests {
 
     #[test]
     fn a_restored_guest_brings_its_file() {
-        let plan = plan(&format!("{LIBXL} -incoming fd:17 -vgpu slot=9")).unwrap();
-        assert_eq!(plan.guest.unwrap().incoming, Some(17));
-        // QEMU gets it as well.
+        let mut plan = plan(&format!("{LIBXL} -incoming fd:17 -vgpu slot=9")).unwrap();
+        assert_eq!(plan.guest.as_ref().unwrap().incoming, Some(17));
+        // QEMU gets it as well, or another in its place.
         assert_eq!(value(&plan.args, "-incoming"), Some("fd:17"));
+        plan.load_from(20);
+        assert_eq!(value(&plan.args, "-incoming"), Some("fd:20"));
     }
 
     #[test]

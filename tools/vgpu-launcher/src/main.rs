@@ -13,11 +13,13 @@ mod command_line;
 mod register;
 
 use std::ffi::OsString;
+use std::os::fd::IntoRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
+use rustix::io::FdFlags;
 
 use crate::command_line::{Guest, Plan};
 
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Vec<OsString>) -> anyhow::Result<std::convert::Infallible> {
-    let plan = Plan::new(args)?;
+    let mut plan = Plan::new(args)?;
     let qemu = qemu(plan.guest.as_ref());
     if let Some(guest) = &plan.guest {
         // Before the vGPU exists, which would come and go for nothing.
@@ -45,7 +47,12 @@ fn run(args: Vec<OsString>) -> anyhow::Result<std::convert::Infallible> {
         );
         let socket = std::env::var_os("VGPU_SOCKET")
             .map_or_else(|| vgpu_control::DEFAULT_SOCKET.into(), PathBuf::from);
-        register::register(Path::new(&socket), guest)?;
+        if let Some(file) = register::register(Path::new(&socket), guest)? {
+            // vgpud's mark is before QEMU's state: QEMU gets a descriptor
+            // that is behind it, in the place of libxl's.
+            rustix::io::fcntl_setfd(&file, FdFlags::empty()).context("the file of -incoming")?;
+            plan.load_from(file.into_raw_fd());
+        }
     }
     let error = Command::new(&qemu).args(&plan.args).exec();
     Err(error).with_context(|| format!("cannot execute {}", qemu.display()))

@@ -1,13 +1,15 @@
 //! Asks vgpud for the vGPU.
 
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use vgpu_control::{ClientRequest, Connection, QmpSockets, Register, Reply};
+use vgpu_control::{ClientRequest, Connection, QmpSockets, Register, Registered, Reply};
 
 use crate::command_line::Guest;
 
@@ -18,15 +20,16 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// How long it may take to attach the vGPU. libxl gives a device model 60 s.
 const ATTACH: Duration = Duration::from_secs(55);
 
-/// Returns when the guest's vGPU answers.
+/// Returns when the guest's vGPU answers, with the file of an incoming one at
+/// the place from where QEMU is to read it.
 ///
 /// # Errors
 /// That nobody is there, or what vgpud said.
-pub fn register(socket: &Path, guest: &Guest) -> anyhow::Result<()> {
+pub fn register(socket: &Path, guest: &Guest) -> anyhow::Result<Option<File>> {
     let connection = Connection::connect(socket, ALIVE).context("vgpud does not run")?;
-    ask(&connection, &ClientRequest::Ping, &[]).context("vgpud does not answer")?;
+    ask::<Value>(&connection, &ClientRequest::Ping, &[]).context("vgpud does not answer")?;
     connection.set_limit(Some(ATTACH))?;
-    // Opened anew: with a file position of its own, QEMU's stays where it is.
+    // Opened anew, with a file position of its own.
     let incoming = guest.incoming.map(|number| {
         let path = format!("/proc/self/fd/{number}");
         File::open(&path).with_context(|| format!("cannot read -incoming fd:{number}"))
@@ -42,15 +45,20 @@ pub fn register(socket: &Path, guest: &Guest) -> anyhow::Result<()> {
         incoming: incoming.is_some(),
     });
     let fds: Vec<BorrowedFd<'_>> = incoming.iter().map(AsFd::as_fd).collect();
-    ask(&connection, &request, &fds).context("no vGPU")
+    let registered: Registered = ask(&connection, &request, &fds).context("no vGPU")?;
+    if let Some(mut file) = incoming.as_ref() {
+        file.seek(SeekFrom::Start(registered.incoming_at))
+            .context("the file of -incoming")?;
+    }
+    Ok(incoming)
 }
 
-fn ask(
+fn ask<T: DeserializeOwned>(
     connection: &Connection,
     request: &ClientRequest,
     fds: &[BorrowedFd<'_>],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<T> {
     connection.send(request, fds)?;
-    let (reply, _) = connection.recv::<Reply<Value>>()?;
-    reply.into_result().map(drop).map_err(|e| anyhow!(e))
+    let (reply, _) = connection.recv::<Reply<T>>()?;
+    reply.into_result().map_err(|e| anyhow!(e))
 }

@@ -1,5 +1,6 @@
 //! The launcher itself, with a script as QEMU and a test's vgpud.
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -94,6 +95,40 @@ fn a_registered_guest_becomes_qemu_in_the_same_process() {
     // QEMU has the descriptors it would have without us.
     let plain = String::from_utf8(dir.launch(&["-xen-domid", "7"]).1.stdout).unwrap();
     assert!(lines.eq(plain.lines().skip(1)), "{stdout}{plain}");
+}
+
+#[test]
+fn qemu_reads_a_restored_guest_behind_vgpuds_mark() {
+    let dir = Dir::new("incoming");
+    let qemu = dir.0.join("qemu");
+    std::fs::write(&qemu, "#!/bin/sh\nfor last; do :; done\ncat <&${last#fd:}\n").unwrap();
+    let state = dir.0.join("state");
+    std::fs::write(&state, "XVGPUSAVthe state of QEMU").unwrap();
+    let listener = Listener::bind(&dir.0.join("sock")).unwrap();
+    let vgpud = thread::spawn(move || {
+        let client = listener.accept().unwrap();
+        client.recv::<ClientRequest>().unwrap();
+        client.send(&Reply::Ok(json!({})), &[]).unwrap();
+        let (request, fds) = client.recv::<ClientRequest>().unwrap();
+        let registered = json!({"incoming_at": 8});
+        client.send(&Reply::Ok(registered), &[]).unwrap();
+        (request, fds.len())
+    });
+    let child = Command::new(env!("CARGO_BIN_EXE_vgpu-launcher"))
+        .args(GUEST)
+        .args(["-incoming", "fd:0"])
+        .env("VGPU_SOCKET", dir.0.join("sock"))
+        .env("VGPU_QEMU", &qemu)
+        .stdin(File::open(&state).unwrap())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (request, fds) = vgpud.join().unwrap();
+    let register = serde_json::to_value(&request).unwrap();
+    assert_eq!(register["register"]["incoming"], true);
+    assert_eq!(fds, 1);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "the state of QEMU");
 }
 
 #[test]

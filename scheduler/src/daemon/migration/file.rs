@@ -5,7 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, ensure};
-use vgpu_migrate::stream::{Before, Writer};
+use vgpu_migrate::stream::{Before, Writer, read_file};
+
+/// Stands before QEMU's bytes, so that a QEMU which the launcher did not start
+/// refuses the file: it would let the guest run without its vGPU.
+pub const MARK: [u8; 8] = *b"XVGPUSAV";
 
 /// An open save file.
 pub struct SaveFile(File);
@@ -24,8 +28,9 @@ impl SaveFile {
         Ok(Self(file))
     }
 
-    /// Puts the stream of `writer` behind what is in the file, and the file's
-    /// end behind that. Returns the bytes of both parts.
+    /// Puts [`MARK`] before what is in the file, the stream of `writer` behind
+    /// it, and the file's end behind that. Returns the bytes of QEMU's and of
+    /// ours.
     ///
     /// # Errors
     /// When the file cannot be read or written; it may have grown then.
@@ -34,16 +39,19 @@ impl SaveFile {
         // The descriptor is libxl's, for writing alone.
         let path = format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd());
         let qemu = File::open(path).context("cannot read what QEMU wrote")?;
-        let before = Before::read(&qemu).context("cannot read what QEMU wrote")?;
+        let qemu = read_file(&qemu).context("cannot read what QEMU wrote")?;
+        let read = u64::try_from(qemu.len()).unwrap_or(u64::MAX);
         ensure!(
-            before.len == len,
-            "QEMU's state changes while it is read: {len} bytes, then {}",
-            before.len
+            read == len,
+            "QEMU's state changes while it is read: {len} bytes, then {read}"
         );
-        let bytes = writer.finish(before)?;
-        self.0.write_all_at(&bytes, len)?;
-        let ours = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        self.0.set_len(len.saturating_add(ours))?;
+        let mut bytes = [&MARK[..], &qemu].concat();
+        let stream = writer.finish(Before::of(&bytes))?;
+        let ours = u64::try_from(stream.len()).unwrap_or(u64::MAX);
+        bytes.extend(stream);
+        self.0.write_all_at(&bytes, 0)?;
+        self.0
+            .set_len(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
         Ok((len, ours))
     }
 }
@@ -90,9 +98,9 @@ mod tests {
             let section = Section::required(Name::DEVICE, 1, b"{}");
             let (before, behind) = ours.append(Writer::new().section(&section)).unwrap();
             let file = std::fs::read(&place.0).unwrap();
-            assert_eq!(u64::try_from(file.len()).unwrap(), before + behind);
+            assert_eq!(u64::try_from(file.len()).unwrap(), 8 + before + behind);
             let (theirs, stream) = find(&file).unwrap();
-            assert_eq!(theirs, round);
+            assert_eq!(theirs, [&MARK[..], round].concat());
             let known = [Known {
                 name: Name::DEVICE,
                 oldest: 1,

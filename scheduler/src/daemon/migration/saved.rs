@@ -7,6 +7,7 @@ use vgpu_migrate::stream::{Known, Stream, find, read_file};
 use vgpu_sched::saved::Saved;
 
 use super::TIMES;
+use super::file::MARK;
 use super::times::Times;
 
 /// A vGPU's saved state, and what its guest waited for so far.
@@ -15,6 +16,8 @@ pub struct Arriving {
     pub saved: Saved,
     /// What the source told of the downtime, if it did.
     pub times: Option<Times>,
+    /// Where in the file QEMU's state begins.
+    pub qemu_at: u64,
 }
 
 impl Arriving {
@@ -24,12 +27,14 @@ impl Arriving {
     /// When there is none, or what is wrong with it.
     pub fn read(file: &File) -> anyhow::Result<Self> {
         let bytes = read_file(file).context("cannot read the saved state")?;
-        let (_, stream) = find(&bytes)
+        let (before, stream) = find(&bytes)
             .context("the saved state has no vGPU in it, or not the one that belongs to it")?;
         let saved = Saved::parse(stream).context("the saved vGPU")?;
         Ok(Self {
             saved,
             times: times(stream),
+            // Earlier vgpuds wrote no mark.
+            qemu_at: if before.starts_with(&MARK) { 8 } else { 0 },
         })
     }
 }

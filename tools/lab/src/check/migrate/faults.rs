@@ -67,11 +67,11 @@ const MADE_TO_FAIL: &str = "it was made to fail here by a client";
 const FAULTS: &[Fault] = &[
     fault("begin", Outcome::Stays, &[(Place::Xl, MADE_TO_FAIL)]),
     fault("stop", Outcome::Stays, &[(Place::Xl, MADE_TO_FAIL)]),
-    in_short_too(fault(
+    fault(
         "save",
         Outcome::Stays,
         &[(Place::Xl, MADE_TO_FAIL), (Place::Status, MADE_TO_FAIL)],
-    )),
+    ),
     fault("load", Outcome::Stays, &[(Place::DmLog, MADE_TO_FAIL)]),
     fault("start", Outcome::Stays, &[(Place::Xl, MADE_TO_FAIL)]),
     in_short_too(fault(
@@ -87,9 +87,14 @@ const FAULTS: &[Fault] = &[
     fault(
         "gpu",
         Outcome::Stays,
-        &[(Place::DmLog, "which this host's GPU is")],
+        &[(Place::DmLog, "this one has gpu=")],
     ),
     fault("aperture", Outcome::Stays, &[(Place::DmLog, "aperture")]),
+    fault(
+        "forgotten",
+        Outcome::Stays,
+        &[(Place::DmLog, "Not a migration stream")],
+    ),
     fault(
         "xl-begin",
         Outcome::Stays,
@@ -193,8 +198,10 @@ impl Fault {
         unsaid(dom0, &tag, self.says).or_else(|| match self.name {
             "debug" => verified(dom0, &tag),
             "damaged" => damaged(dom0),
-            "away" if !ran(guest, "abort-away-there") => {
-                Some(format!("{tag}: the guest did not run there"))
+            "away" => {
+                let there = dom0.get(&format!("away-status/{tag}")) == Some("0");
+                let worked = there && ran(guest, "abort-away-there");
+                (!worked).then(|| format!("{tag}: the guest did not run there"))
             }
             _ => None,
         })

@@ -6,12 +6,6 @@ LAB restore-exit/save 0
 LAB migrate-exit/plain-1 0
 LAB migrate-exit/round-1 0
 LAB migrate-exit/round-2 0
-LAB migrate-exit/abort-save 1
-LAB domains/abort-save 2
-LAB= xl/abort-save
-LAB+ xl/abort-save libxl: error: it was made to fail here by a client; the guest goes on here
-LAB= status/abort-save
-LAB+ status/abort-save failure: it was made to fail here by a client
 LAB migrate-exit/abort-limit 1
 LAB domains/abort-limit 2
 LAB= xl/abort-limit
@@ -34,7 +28,6 @@ const GUEST: &str = "\
 LAB gap/save 25000.0 25000.0 1500.0
 LAB gap/round-1 13000.0 13000.0 1500.0
 LAB gap/round-2 12000.0 12000.0 1500.0
-LAB gap/abort-save 3000.0 3000.0 1500.0
 LAB gap/abort-limit 3000.0 3000.0 1500.0
 LAB gap/abort-xl-stop 3000.0 3000.0 1500.0
 LAB work/migrate {\"seconds\":9.0,\"verified\":9,\"mismatches\":0,\"resets\":0,\"end\":\"signal\"}
@@ -83,19 +76,19 @@ fn each_way_to_fall_short_is_named() {
             "round-2: xl migrate was not run",
         ),
         (
-            "abort-save 1",
-            "abort-save 0",
-            "abort-save: xl migrate ended with 0",
+            "abort-limit 1",
+            "abort-limit 0",
+            "abort-limit: xl migrate ended with 0",
         ),
         (
-            "abort-save 1",
-            "abort-save 124",
-            "abort-save: xl migrate did not end",
+            "abort-limit 1",
+            "abort-limit 124",
+            "abort-limit: xl migrate did not end",
         ),
         (
-            "domains/abort-save 2",
-            "domains/abort-save 3",
-            "abort-save: Some(\"3\") domains are left, not 2",
+            "domains/abort-limit 2",
+            "domains/abort-limit 3",
+            "abort-limit: Some(\"3\") domains are left, not 2",
         ),
         (
             "LAB migrate-exit/abort-limit 1\n",
@@ -122,9 +115,9 @@ fn each_way_to_fall_short_is_named() {
     }
     for (from, to, expected) in [
         (
-            "LAB gap/abort-save 3000.0 3000.0 1500.0\n",
+            "LAB gap/abort-limit 3000.0 3000.0 1500.0\n",
             "",
-            "abort-save: the guest does not run any more",
+            "abort-limit: the guest does not run any more",
         ),
         (
             "LAB gap/round-2 12000.0 12000.0 1500.0\n",
@@ -182,7 +175,7 @@ LAB guest-gone/g1 yes
 LAB vgpud-alive yes
 LAB vgpu-dm-left 0
 ";
-    let guest = GUEST.replace("gap/abort-save", "gap/abort-damaged");
+    let guest = GUEST.replace("gap/abort-xl-stop", "gap/abort-damaged");
     let guest = guest.replace("gap/abort-limit", "gap/abort-debug");
     assert_eq!(verdict(dom0, &guest).failures, [""; 0]);
     for (from, to, expected) in [
