@@ -1,7 +1,7 @@
 //! A request of a vCPU as an access to the device.
 
 use guest_memory::Gfn;
-use vgpu_device::{Bar, Device};
+use vgpu_device::{Bar, Transaction};
 use xen_glue::{IoHandler, IoKind, Sbdf};
 
 use crate::protection::Protection;
@@ -13,7 +13,7 @@ const ALL_ONES: u64 = u64::MAX;
 /// write that is to no window can only be to one of those, or to a window or
 /// frame that was one a moment ago.
 pub(crate) struct Access<'a> {
-    pub(crate) device: &'a Device,
+    pub(crate) transaction: Transaction<'a>,
     pub(crate) function: Sbdf,
     pub(crate) protection: &'a Protection,
     /// Since the vCPU's write to a protected frame before this, if this is one
@@ -42,10 +42,10 @@ impl Access<'_> {
     fn block(&self, addr: u64, len: usize) -> Option<(Bar, u64)> {
         /// Where the page table starts in BAR0.
         const TABLE: u64 = 8 << 20;
-        let (bar, offset) = self.device.locate(addr)?;
+        let (bar, offset) = self.transaction.device().locate(addr)?;
         let end = offset.checked_add(u64::try_from(len).ok()?)?;
         let registers = bar == Bar::Registers && offset < TABLE;
-        (!registers && end <= self.device.window_bytes(bar)).then_some((bar, offset))
+        (!registers && end <= self.transaction.device().window_bytes(bar)).then_some((bar, offset))
     }
 }
 
@@ -65,20 +65,20 @@ impl Access<'_> {
             return false;
         };
         Gfn::containing(addr) == Gfn::containing(last)
-            && self.device.locate(addr).is_none()
-            && self.device.locate(last).is_none()
+            && self.transaction.device().locate(addr).is_none()
+            && self.transaction.device().locate(last).is_none()
     }
 }
 
 impl IoHandler for Access<'_> {
     fn read(&mut self, kind: IoKind, addr: u64, size: u32) -> u64 {
         match kind {
-            IoKind::Copy => match self.device.locate(addr) {
-                Some((bar, offset)) => self.device.read(bar, offset, bytes(size)),
+            IoKind::Copy => match self.transaction.device().locate(addr) {
+                Some((bar, offset)) => self.transaction.read(bar, offset, bytes(size)),
                 None => ALL_ONES,
             },
             IoKind::PciConfig => match self.register(addr) {
-                Some(register) => self.device.config_read(register, bytes(size)),
+                Some(register) => self.transaction.config_read(register, bytes(size)),
                 None => ALL_ONES,
             },
             _ => ALL_ONES,
@@ -88,15 +88,15 @@ impl IoHandler for Access<'_> {
     fn write(&mut self, kind: IoKind, addr: u64, size: u32, value: u64) {
         match kind {
             IoKind::Copy => {
-                if let Some((bar, offset)) = self.device.locate(addr) {
-                    self.device.write(bar, offset, bytes(size), value);
+                if let Some((bar, offset)) = self.transaction.device().locate(addr) {
+                    self.transaction.write(bar, offset, bytes(size), value);
                 } else if self.is_outside(addr, bytes(size)) {
                     self.write_memory(addr, &value.to_le_bytes()[..bytes(size)]);
                 }
             }
             IoKind::PciConfig => {
                 if let Some(register) = self.register(addr) {
-                    self.device.config_write(register, bytes(size), value);
+                    self.transaction.config_write(register, bytes(size), value);
                 }
             }
             _ => {}
@@ -109,7 +109,7 @@ impl IoHandler for Access<'_> {
 
     fn read_run(&mut self, addr: u64, size: u32, buf: &mut [u8]) {
         if let Some((bar, offset)) = self.block(addr, buf.len()) {
-            return self.device.read_block(bar, offset, buf);
+            return self.transaction.read_block(bar, offset, buf);
         }
         let mut at = addr;
         for item in buf.chunks_mut(bytes(size)) {
@@ -121,7 +121,7 @@ impl IoHandler for Access<'_> {
 
     fn write_run(&mut self, addr: u64, size: u32, data: &[u8]) {
         if let Some((bar, offset)) = self.block(addr, data.len()) {
-            return self.device.write_block(bar, offset, data);
+            return self.transaction.write_block(bar, offset, data);
         }
         if self.is_outside(addr, data.len()) {
             return self.write_memory(addr, data);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire};
 use std::time::Duration;
 
-use vgpu_device::{Clock, Device};
+use vgpu_device::kept;
+use vgpu_device::{Clock, Device, Kept};
 use vgpu_ring::{AreaWords, Consumer, Event, EventBell, RingError};
 
 use crate::alarm::Alarm;
@@ -25,6 +26,7 @@ pub(crate) struct EventLoop {
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) ring: Consumer<Event, AreaWords, EventBell>,
     pub(crate) pause: Arc<Pause>,
+    pub(crate) kept: Arc<dyn Kept>,
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -40,21 +42,17 @@ impl EventLoop {
     fn serve(&mut self) -> Result<(), RingError> {
         while !self.stop.load(Acquire) {
             for _ in 0..BATCH {
-                match self.ring.pop()? {
-                    Some(Event::Pong { token }) => self.pause.reached(token),
-                    Some(event) => {
-                        if let Some(event) = self.protection.handle(event) {
-                            self.device.handle_event(event);
-                        }
-                    }
-                    None => break,
+                if !self.next()? {
+                    break;
                 }
             }
             let owes = !self.submit.settle();
             let tend = self.protection.tend();
             let deadline = self.device.next_deadline();
             if deadline.is_some_and(|at| at <= self.alarm.now_ns()) {
+                kept::take_event_in_hand(&*self.kept);
                 self.device.tick();
+                kept::event_done(&*self.kept);
                 continue;
             }
             let until = deadline.map(|at| self.alarm.until(at));
@@ -63,6 +61,29 @@ impl EventLoop {
                 .wait([until, retry, tend].into_iter().flatten().min())?;
         }
         Ok(())
+    }
+
+    /// Handles the next event; says whether there was one. Its slot is given
+    /// back when what it did is committed.
+    pub(crate) fn next(&mut self) -> Result<bool, RingError> {
+        let Some(event) = self.ring.peek()? else {
+            return Ok(false);
+        };
+        if let Event::Pong { token } = event {
+            self.kept.about_to();
+            self.ring.take();
+            self.pause.reached(token);
+            return Ok(true);
+        }
+        kept::take_event_in_hand(&*self.kept);
+        if let Some(event) = self.protection.handle(event) {
+            let taken = self.ring.taken().wrapping_add(1);
+            self.device.take_event(event, taken);
+        }
+        self.kept.about_to();
+        self.ring.take();
+        kept::event_done(&*self.kept);
+        Ok(true)
     }
 
     /// The alarm alone: screens go on blanking without vgpud.

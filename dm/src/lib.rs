@@ -17,6 +17,7 @@ mod protection;
 mod saving;
 mod server;
 mod spin;
+mod successor;
 mod table;
 mod vcpu;
 mod windows;

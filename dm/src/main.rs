@@ -122,11 +122,15 @@ fn attach(
         bail!("first message is {message:?}, allowed: start");
     };
     let (end, saved) = match (came, area) {
-        (Came::Descriptors(fds), _) => descriptors(fds, start.restored)?,
+        (Came::Descriptors(fds), _) => descriptors(fds, &start)?,
         (Came::Bytes(bytes), Some(area)) => {
             let saved = start.restored.then(|| read_device(&*bytes)).transpose();
-            let saved = saved.context("saved device")?;
-            (area.device_end(area.bells()?), saved)
+            let bells = area.bells()?;
+            let end = match start.recover {
+                Some(_) => area.resumed_device_end(bells),
+                None => area.device_end(bells),
+            };
+            (end, saved.context("saved device")?)
         }
         (Came::Bytes(_), None) => bail!("first message came without an area"),
     };
@@ -136,9 +140,10 @@ fn attach(
         Some(Confinement { identity, .. }) => Some(vgpu_confine::process(identity)?),
         None => None,
     };
-    let server = match &saved {
-        Some(saved) => Server::restore(handles, &config, saved, end)?,
-        None => Server::attach(handles, &config, end)?,
+    let server = match (start.recover, &saved) {
+        (Some(server), _) => Server::recover(handles, &config, server, end)?,
+        (None, Some(saved)) => Server::restore(handles, &config, saved, end)?,
+        (None, None) => Server::attach(handles, &config, end)?,
     };
     // Last: this thread's filter would be that of those it starts, too.
     vgpu_confine::thread(Role::Control, config.seccomp, &DEVICE_MODEL_REQUESTS)?;
@@ -168,16 +173,20 @@ fn attach(
 /// the first message.
 fn descriptors(
     mut fds: Vec<OwnedFd>,
-    restored: bool,
+    start: &StartDm,
 ) -> anyhow::Result<(DeviceEnd, Option<DeviceV1>)> {
     let count = fds.len();
-    let allowed = if restored { 4 } else { 3 };
-    let saved = if restored { fds.pop() } else { None };
+    let allowed = if start.restored { 4 } else { 3 };
+    let saved = if start.restored { fds.pop() } else { None };
     let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| anyhow!("first message has {count} descriptors, allowed: {allowed}"))?;
     let area = SharedArea::open(area)?;
     let bells = Bells::from_daemon(DeviceBells { submit, complete });
-    let end = area.device_end(bells.context("doorbells")?);
+    let bells = bells.context("doorbells")?;
+    let end = match start.recover {
+        Some(_) => area.resumed_device_end(bells),
+        None => area.device_end(bells),
+    };
     let saved = saved.map(|file| read_device(File::from(file))).transpose();
     Ok((end, saved.context("saved device")?))
 }
@@ -225,6 +234,7 @@ fn serve(control: &Control, server: &Server) -> anyhow::Result<()> {
                     other => other?,
                 }
             }
+            ToDm::Ping => control.send(&FromDm::Done)?,
             ToDm::Stop => return Ok(()),
             ToDm::Start(_) => log::warn!("a second start, ignored"),
             ToDm::Written { most } => {
@@ -260,7 +270,12 @@ fn for_a_save(server: &Server, step: &ToDm) -> anyhow::Result<()> {
         ToDm::Record(false) => server.stop_recording(),
         ToDm::HoldStill { limit_ms } => server.hold_still(Duration::from_millis(limit_ms))?,
         ToDm::GoOn => server.go_on(),
-        ToDm::Start(_) | ToDm::Inspect | ToDm::Stop | ToDm::Written { .. } | ToDm::Save => {
+        ToDm::Start(_)
+        | ToDm::Inspect
+        | ToDm::Ping
+        | ToDm::Stop
+        | ToDm::Written { .. }
+        | ToDm::Save => {
             bail!("{step:?} is no step of a save");
         }
     }

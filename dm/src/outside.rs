@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vgpu_device::{Full, GpuPort, InterruptSink};
+use vgpu_device::kept::note_handed;
+use vgpu_device::{Full, GpuPort, InterruptSink, Kept};
 use vgpu_ring::{AreaWords, EventBell, Producer, PushError, Request, TableChanges};
 use xen_glue::DeviceModel;
 
@@ -15,6 +16,7 @@ pub(crate) struct Interrupts {
     pub(crate) slot: u8,
     /// Operations Xen refused. A guest can cause that by what it programs.
     pub(crate) refused: AtomicU64,
+    pub(crate) kept: Arc<dyn Kept>,
 }
 
 impl Interrupts {
@@ -28,10 +30,12 @@ impl Interrupts {
 
 impl InterruptSink for Interrupts {
     fn msi(&self, address: u64, data: u32) {
+        self.kept.about_to();
         self.note(self.dm.inject_msi(address, data));
     }
 
     fn intx(&self, level: bool) {
+        self.kept.about_to();
         // Line 0 is INTA.
         self.note(self.dm.set_pci_intx_level(self.slot, 0, level));
     }
@@ -46,6 +50,7 @@ pub(crate) struct SubmitRing(Mutex<Submit>);
 
 struct Submit {
     ring: Producer<Request, AreaWords, EventBell>,
+    kept: Arc<dyn Kept>,
     /// Where vgpud sees the number of changes.
     published: TableChanges,
     /// That number; what is published is never read back.
@@ -58,7 +63,12 @@ struct Submit {
 
 impl Submit {
     fn push(&mut self, request: Request) -> Result<(), Full> {
-        match self.ring.push(request) {
+        self.push_noting(request, |_| {})
+    }
+
+    fn push_noting(&mut self, request: Request, note: impl FnOnce(u64)) -> Result<(), Full> {
+        self.kept.about_to();
+        match self.ring.push_noting(request, note) {
             Ok(()) => Ok(()),
             Err(PushError::Full) => Err(Full),
             Err(PushError::Broken(e)) => {
@@ -87,11 +97,14 @@ impl SubmitRing {
     pub(crate) fn new(
         ring: Producer<Request, AreaWords, EventBell>,
         published: TableChanges,
+        kept: Arc<dyn Kept>,
     ) -> Self {
         Self(Mutex::new(Submit {
             ring,
+            kept,
+            // What a former device model published, if there was one.
+            changes: published.load(),
             published,
-            changes: 0,
             missed: 0,
             owed: VecDeque::new(),
         }))
@@ -106,8 +119,19 @@ impl SubmitRing {
     /// message that is counted, sent or owed, or one [`Self::tell`].
     pub(crate) fn announce(&self) {
         let mut submit = self.lock();
+        submit.kept.about_to();
         submit.changes = submit.changes.wrapping_add(1);
         submit.published.store(submit.changes);
+    }
+
+    /// Says that no frame is protected, in the name of a former device model:
+    /// what that one announced and did not come to tell counts as told.
+    pub(crate) fn take_over(&self) {
+        let changes = self.lock().changes;
+        self.owe(Request::Recovered {
+            changes,
+            offered: false,
+        });
     }
 
     /// Tells of a write. Without room vgpud hears that it missed something,
@@ -141,5 +165,15 @@ impl GpuPort for SubmitRing {
         let mut submit = self.lock();
         submit.settle()?;
         submit.push(request)
+    }
+
+    fn hand_over(&self, request: Request, count: u64) -> Result<(), Full> {
+        let submit = &mut *self.lock();
+        submit.settle()?;
+        let kept = Arc::clone(&submit.kept);
+        submit.push_noting(request, |in_ring| {
+            note_handed(&*kept, in_ring, count);
+            kept.about_to();
+        })
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
 use serde::Serialize;
-use vgpu_device::GpuPort;
+use vgpu_device::{GpuPort, Kept};
 use vgpu_ring::{Event, Outcome, Request};
 use xen_glue::{DeviceModel, DeviceModelError, Errno, Extent, IoreqPage, IoreqServer, MemType};
 
@@ -129,6 +129,7 @@ pub(crate) struct Protection {
     /// Wakes the event thread, which makes frames RAM.
     alarm: Arc<Alarm>,
     memory: Arc<dyn GuestMemory>,
+    kept: Arc<dyn Kept>,
     state: Mutex<State>,
     /// Held shared to answer a request, and alone while frames become RAM.
     /// Taken after `state`, or without it.
@@ -143,19 +144,49 @@ impl Protection {
         ring: Arc<SubmitRing>,
         alarm: Arc<Alarm>,
         memory: Arc<dyn GuestMemory>,
+        kept: Arc<dyn Kept>,
     ) -> Self {
-        let this = Self {
+        let this = Self::new(server, page, ring, alarm, memory, kept);
+        this.begin_again();
+        this
+    }
+
+    /// Takes the place of a device model that died and may have had frames
+    /// protected: vgpud is to rely on none, and to compare every table.
+    pub(crate) fn take_over(
+        server: Arc<IoreqServer>,
+        page: Arc<IoreqPage>,
+        ring: Arc<SubmitRing>,
+        alarm: Arc<Alarm>,
+        memory: Arc<dyn GuestMemory>,
+        kept: Arc<dyn Kept>,
+    ) -> Self {
+        let this = Self::new(server, page, ring, alarm, memory, kept);
+        this.ring.announce();
+        this.ring.take_over();
+        this.begin_again();
+        this
+    }
+
+    fn new(
+        server: Arc<IoreqServer>,
+        page: Arc<IoreqPage>,
+        ring: Arc<SubmitRing>,
+        alarm: Arc<Alarm>,
+        memory: Arc<dyn GuestMemory>,
+        kept: Arc<dyn Kept>,
+    ) -> Self {
+        Self {
             dm: server.device_model().clone(),
             server,
             page,
             ring,
             alarm,
             memory,
+            kept,
             state: Mutex::default(),
             answers: RwLock::default(),
-        };
-        this.begin_again();
-        this
+        }
     }
 
     /// Claims it unless it is claimed, and says that.
@@ -245,6 +276,7 @@ impl Protection {
             first_gfn: gfn,
             frames: 1,
         };
+        self.kept.about_to();
         self.dm.set_mem_type(extent, to)
     }
 
@@ -448,6 +480,7 @@ impl Protection {
     ) -> Result<(), MemoryError> {
         let state = &mut *self.lock();
         let gfn = Gfn::containing(gpa).0;
+        self.kept.about_to();
         if data.is_empty() || !state.frames.contains(&gfn) {
             return self.memory.write(gpa, data);
         }
@@ -525,6 +558,7 @@ impl GuestMemory for Protection {
     ) -> Result<(), MemoryError> {
         let state = self.lock();
         if state.frames.is_empty() {
+            self.kept.about_to();
             // Under the lock: no frame becomes protected meanwhile.
             return self.memory.write_pieces(gpa, piece, stride, data);
         }

@@ -8,14 +8,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use guest_memory::{GuestMemory, Recorder, WrittenPages};
+use nix::errno::Errno;
 use serde::Serialize;
 use vgpu_confine::{Role, Seccomp};
-use vgpu_device::{Config, ConfigError, Device, DeviceV1, Exits, Inspection, RestoreError, Seams};
-use vgpu_ring::{DeviceEnd, Doorbell, EventBell};
+use vgpu_device::kept::{self, First, RecoverError};
+use vgpu_device::{
+    Config, ConfigError, Device, DeviceV1, Exits, Inspection, Kept, RestoreError, Seams,
+};
+use vgpu_ring::{DeviceEnd, Doorbell, EventBell, RingError};
 use xen_glue::{
     DEVICE_MODEL_REQUESTS, DeviceModel, DeviceModelError, DomId, ForeignMemory,
-    ForeignMemoryConfig, Handles, IoreqServer, Privcmd, Sbdf, TableError, TableFrames, VcpuIoreqs,
-    VcpuIoreqsError,
+    ForeignMemoryConfig, Handles, IoreqServer, IoreqServerId, Privcmd, Sbdf, TableError,
+    TableFrames, VcpuIoreqs, VcpuIoreqsError,
 };
 
 use crate::alarm::Alarm;
@@ -25,7 +29,8 @@ use crate::pause::Pause;
 use crate::protection::{Protection, ProtectionState, StillProtected};
 use crate::saving::{self, OtherDevice};
 use crate::spin::Spin;
-use crate::table::{GuestTable, MovingTable, TableState};
+use crate::successor;
+use crate::table::{GuestTable, TableState};
 use crate::vcpu::{Counts, VcpuLoop};
 use crate::windows::Windows;
 
@@ -63,6 +68,9 @@ pub enum AttachError {
     /// The device's saved state.
     #[error("saved device: {0}")]
     State(#[from] RestoreError),
+    /// What a former device model kept.
+    #[error("kept device: {0}")]
+    Kept(#[from] RecoverError),
     /// The saved device is another one than was asked for.
     #[error("saved device: {0}")]
     Other(#[from] OtherDevice),
@@ -83,6 +91,9 @@ pub enum AttachError {
     /// A thread keeps more than it needs.
     #[error(transparent)]
     Confine(#[from] vgpu_confine::ConfineError),
+    /// The ring of vgpud's events.
+    #[error("complete {0}")]
+    Ring(#[from] RingError),
     /// Descriptors or threads.
     #[error("cannot {what}: {source}")]
     System {
@@ -119,6 +130,20 @@ struct Tree {
     device: Inspection,
 }
 
+/// What a server begins with.
+#[derive(Clone, Copy)]
+enum Beginning<'a> {
+    /// A device as after power-on.
+    New,
+    /// One as saved.
+    Restored(&'a DeviceV1),
+    /// What a former device model left.
+    Left {
+        /// Its ioreq server.
+        server: IoreqServerId,
+    },
+}
+
 /// A domain being served. Dropping it lets go of the domain.
 pub struct Server {
     pub(crate) device: Arc<Device>,
@@ -135,6 +160,7 @@ pub struct Server {
     pub(crate) windows: Arc<Windows>,
     counts: Arc<Counts>,
     alarm: Arc<Alarm>,
+    kept: Arc<dyn Kept>,
     stop: Arc<AtomicBool>,
     stop_bell: EventBell,
     threads: Vec<JoinHandle<()>>,
@@ -151,9 +177,21 @@ impl Server {
         config: &ServerConfig,
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
-        Self::start(handles, config, end, |seams| {
-            Ok(Device::new(&config.device, seams)?)
-        })
+        let kept = Arc::new(end.kept.clone());
+        Self::attach_keeping(handles, config, end, kept)
+    }
+
+    /// Attaches, and keeps in `kept` what a successor needs.
+    ///
+    /// # Errors
+    /// As [`Server::attach`].
+    pub fn attach_keeping(
+        handles: Handles,
+        config: &ServerConfig,
+        end: DeviceEnd,
+        kept: Arc<dyn Kept>,
+    ) -> Result<Self, AttachError> {
+        Self::start(handles, config, end, kept, Beginning::New)
     }
 
     /// Attaches with a device as saved, which must be one of this
@@ -169,25 +207,57 @@ impl Server {
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
         let state = &saving::as_configured(state, &config.device)?;
-        let server = Self::start(handles, config, end, |seams| {
-            Ok(Device::restore(state, seams)?)
-        })?;
+        let kept = Arc::new(end.kept.clone());
+        let server = Self::start(handles, config, end, kept, Beginning::Restored(state))?;
         server.device.resubmit();
         Ok(server)
+    }
+
+    /// Takes the place of a device model that died, whatever it was at. `end`
+    /// is the [resumed](vgpu_ring::Area::resumed_device_end) one of its area,
+    /// `server` the number of its ioreq server.
+    ///
+    /// # Errors
+    /// [`AttachError`]; the ioreq server is there still, and vCPUs may wait in
+    /// it.
+    pub fn recover(
+        handles: Handles,
+        config: &ServerConfig,
+        server: u16,
+        end: DeviceEnd,
+    ) -> Result<Self, AttachError> {
+        let kept = Arc::new(end.kept.clone());
+        Self::recover_keeping(handles, config, server, end, kept)
+    }
+
+    /// Takes that place, with what was kept in `kept`.
+    ///
+    /// # Errors
+    /// As [`Server::recover`].
+    pub fn recover_keeping(
+        handles: Handles,
+        config: &ServerConfig,
+        server: u16,
+        end: DeviceEnd,
+        kept: Arc<dyn Kept>,
+    ) -> Result<Self, AttachError> {
+        let server = IoreqServerId(server);
+        Self::start(handles, config, end, kept, Beginning::Left { server })
     }
 
     fn start(
         handles: Handles,
         config: &ServerConfig,
         end: DeviceEnd,
-        make: impl FnOnce(Seams) -> Result<Device, AttachError>,
+        kept: Arc<dyn Kept>,
+        beginning: Beginning<'_>,
     ) -> Result<Self, AttachError> {
         if !(1..=31).contains(&config.slot) {
             return Err(AttachError::Slot(config.slot));
         }
         let DeviceEnd {
-            requests,
-            events,
+            mut requests,
+            mut events,
             ggtt,
             changes,
             kept: _,
@@ -199,46 +269,80 @@ impl Server {
         } = handles;
         let dm = DeviceModel::new(Arc::clone(&privcmd), domid);
         let vcpus = u32::try_from(channels.len()).unwrap_or(u32::MAX);
-        let server = Arc::new(dm.create_ioreq_server()?);
+        let mut first = First::Nothing;
+        let left = matches!(beginning, Beginning::Left { .. });
+        let server = match beginning {
+            Beginning::Left { server } => {
+                let doing = kept::doing(&*kept)?;
+                first = doing.first;
+                successor::resume(&mut requests, &mut events, doing);
+                let server = dm.attach_ioreq_server(server);
+                // Until all is taken over, it is there for another one.
+                server.persist(true);
+                server
+            }
+            _ => dm.create_ioreq_server()?,
+        };
+        let server = Arc::new(server);
         let page = Arc::new(server.map_page(vcpus)?);
         // The ports in the page are valid only once it is enabled.
         server.set_enabled(true)?;
-        let mut moving = None;
-        let mut frames = None;
-        if let Some(gfn) = config.table_gfn {
-            frames = Some(TableFrames::open(&*privcmd, domid, gfn)?);
-            moving = Some(MovingTable::new(dm.clone(), gfn));
-        }
+        let moving = successor::table(&dm, config.table_gfn, left, &kept);
+        let frames = match (&moving, config.table_gfn) {
+            (Some(table), Some(_)) => Some(TableFrames::open(&*privcmd, domid, table.at())?),
+            _ => None,
+        };
         let table = Arc::new(GuestTable::new(ggtt, frames));
-        let windows = Arc::new(Windows::new(Arc::clone(&server), moving));
+        let make = if left { Windows::left } else { Windows::new };
+        let windows = Arc::new(make(Arc::clone(&server), moving, Arc::clone(&kept)));
         let cache = ForeignMemoryConfig::default();
         let memory = Arc::new(ForeignMemory::new(Arc::clone(&privcmd), domid, cache));
         let written = Arc::new(WrittenPages::default());
         let recorder: Arc<dyn GuestMemory> =
             Arc::new(Recorder::new(memory.clone(), Arc::clone(&written)));
-        let submit = Arc::new(SubmitRing::new(requests, changes));
+        let submit = Arc::new(SubmitRing::new(requests, changes, Arc::clone(&kept)));
         let bell = events.doorbell().try_clone();
-        let alarm = Arc::new(Alarm::new(bell.map_err(system("share a doorbell"))?));
-        let protection = Arc::new(Protection::claim(
+        let bell = bell.map_err(system("share a doorbell"))?;
+        let clock = if left { Alarm::going_on } else { Alarm::new };
+        let alarm = Arc::new(clock(bell, &*kept));
+        let claim = if left {
+            Protection::take_over
+        } else {
+            Protection::claim
+        };
+        let protection = Arc::new(claim(
             Arc::clone(&server),
             Arc::clone(&page),
             Arc::clone(&submit),
             Arc::clone(&alarm),
             recorder,
+            Arc::clone(&kept),
         ));
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
             refused: AtomicU64::new(0),
+            kept: Arc::clone(&kept),
         });
-        let device = Arc::new(make(Seams {
+        let seams = Seams {
             memory: protection.clone(),
             ggtt: table.clone(),
             port: submit.clone(),
             interrupts: interrupts.clone(),
             clock: alarm.clone(),
             bars: windows.clone(),
-        })?);
+            kept: Arc::clone(&kept),
+        };
+        let device = Arc::new(match beginning {
+            Beginning::New => Device::new(&config.device, seams)?,
+            Beginning::Restored(state) => Device::restore(state, seams)?,
+            Beginning::Left { .. } => Device::recover(&config.device, seams)?,
+        });
+        windows.settle();
+        if let Some(gfn) = config.table_gfn.filter(|_| left && windows.is_out()) {
+            // vgpud goes on with the RAM, so that is where the table is.
+            windows.take_table_in(gfn);
+        }
         let mut this = Self {
             device,
             server,
@@ -254,36 +358,47 @@ impl Server {
             windows,
             counts: Arc::default(),
             alarm,
+            kept,
             stop: Arc::default(),
             stop_bell: EventBell::new().map_err(system("make a doorbell"))?,
             threads: Vec::new(),
         };
+        let mut vcpus = Vec::new();
         for (vcpu, channels) in (0..).zip(channels) {
             let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
-            this.start_vcpu(ioreqs, config)?;
+            vcpus.push(this.vcpu(ioreqs, config)?);
         }
-        let events = EventLoop {
+        let mut events = EventLoop {
             device: Arc::clone(&this.device),
             protection: Arc::clone(&this.protection),
             submit,
             alarm: Arc::clone(&this.alarm),
             ring: events,
             pause: Arc::clone(&this.pause),
+            kept: Arc::clone(&this.kept),
             stop: Arc::clone(&this.stop),
         };
+        successor::do_again(first, &mut vcpus, &mut events, &*this.kept)?;
+        for vcpu in vcpus {
+            let name = format!("vcpu{}", vcpu.ioreqs.vcpu());
+            this.spawn(name, (Role::Vcpu, config.seccomp), move || vcpu.run())?;
+        }
         this.spawn("events".into(), (Role::Events, config.seccomp), move || {
             events.run();
         })?;
         // Last: from now on the guest finds the device.
-        this.server.map_pci(this.function)?;
+        match this.server.map_pci(this.function) {
+            Err(e) if left && e.errno == Errno::EEXIST => {}
+            other => other?,
+        }
+        this.server.persist(false);
         Ok(this)
     }
 
-    fn start_vcpu(&mut self, ioreqs: VcpuIoreqs, config: &ServerConfig) -> Result<(), AttachError> {
-        let name = format!("vcpu{}", ioreqs.vcpu());
+    fn vcpu(&self, ioreqs: VcpuIoreqs, config: &ServerConfig) -> Result<VcpuLoop, AttachError> {
         let bell = self.stop_bell.try_clone();
-        let vcpu = VcpuLoop {
+        Ok(VcpuLoop {
             ioreqs,
             device: Arc::clone(&self.device),
             protection: Arc::clone(&self.protection),
@@ -292,10 +407,10 @@ impl Server {
             spin: Spin::new(config.spin),
             answered: Instant::now(),
             counts: Arc::clone(&self.counts),
+            kept: Arc::clone(&self.kept),
             stop: Arc::clone(&self.stop),
             bell: bell.map_err(system("share a doorbell"))?,
-        };
-        self.spawn(name, (Role::Vcpu, config.seccomp), move || vcpu.run())
+        })
     }
 
     fn spawn(
@@ -410,14 +525,13 @@ impl Server {
         self.release();
     }
 
-    fn release(&mut self) {
-        // While requests are still answered.
-        self.protection.finish();
-        // Then no more requests, then an answer to each there is: a vCPU must
-        // not be left waiting.
-        if let Err(e) = self.server.set_enabled(false) {
-            log::debug!("{e}");
-        }
+    /// Ends the threads and lets go of nothing: what a kill leaves.
+    pub fn abandon(mut self) {
+        self.server.persist(true);
+        self.end_threads();
+    }
+
+    fn end_threads(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.stop_bell.ring();
         self.pause.stop();
@@ -427,6 +541,17 @@ impl Server {
                 log::error!("a thread panicked");
             }
         }
+    }
+
+    fn release(&mut self) {
+        // While requests are still answered.
+        self.protection.finish();
+        // Then no more requests, then an answer to each there is: a vCPU must
+        // not be left waiting.
+        if let Err(e) = self.server.set_enabled(false) {
+            log::debug!("{e}");
+        }
+        self.end_threads();
         // Dropping the last handle of the server destroys it.
         self.memory.invalidate();
     }
@@ -434,7 +559,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if !self.threads.is_empty() {
+        if std::thread::panicking() {
+            // Nobody knows how far it came: the domain is a successor's.
+            self.server.persist(true);
+            self.end_threads();
+        } else if !self.threads.is_empty() {
             self.release();
         }
     }

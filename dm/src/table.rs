@@ -2,10 +2,11 @@
 //! table in the area shared with vgpud.
 
 use std::fmt;
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use serde::Serialize;
-use vgpu_device::{GGTT_ENTRIES, GgttTable};
+use vgpu_device::kept::server_word;
+use vgpu_device::{GGTT_ENTRIES, GgttTable, Kept};
 use xen_glue::{DeviceModel, DeviceModelError, Extent, TABLE_FRAMES, TableFrames};
 
 /// Where entries are.
@@ -129,9 +130,19 @@ impl fmt::Display for TableState {
     }
 }
 
+/// Where it is kept that there is a table, where it is parked, where it is,
+/// and where it is going, if it is: frames, and 1 in the first.
+const KEPT: [usize; 4] = [
+    server_word(1),
+    server_word(2),
+    server_word(3),
+    server_word(4),
+];
+
 /// The table's frames in the guest, and where they lie.
 pub(crate) struct MovingTable {
     dm: DeviceModel,
+    kept: Arc<dyn Kept>,
     /// Where they belong while BAR0 has no address.
     parking: u64,
     at: u64,
@@ -141,14 +152,55 @@ pub(crate) struct MovingTable {
 
 impl MovingTable {
     /// The table that lies at `parking`.
-    pub(crate) fn new(dm: DeviceModel, parking: u64) -> Self {
-        Self {
+    pub(crate) fn new(dm: DeviceModel, parking: u64, kept: Arc<dyn Kept>) -> Self {
+        let mut table = Self {
             dm,
+            kept,
             parking,
             at: parking,
             moves: 0,
             refused: 0,
+        };
+        table.renew(parking);
+        table
+    }
+
+    /// The table of a former device model, if it had one; brought to where it
+    /// was going.
+    pub(crate) fn left(dm: DeviceModel, kept: Arc<dyn Kept>) -> Option<Self> {
+        let [there, parking, at, to] = KEPT.map(|word| kept.load(word));
+        if there == 0 {
+            return None;
         }
+        let mut table = Self {
+            dm,
+            kept,
+            parking,
+            at,
+            moves: 0,
+            refused: 0,
+        };
+        if to != 0 && to != at {
+            // Those that are there already are refused.
+            for i in (0..TABLE_FRAMES).map(u64::from) {
+                if let Err(e) = table.relocate(at.wrapping_add(i), to.wrapping_add(i), 1) {
+                    log::trace!("{e}");
+                }
+            }
+            table.arrive(to);
+        }
+        Some(table)
+    }
+
+    fn arrive(&mut self, at: u64) {
+        self.at = at;
+        self.kept.store(KEPT[2], at);
+        self.kept.store(KEPT[3], 0);
+    }
+
+    /// Where it is.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
     }
 
     pub(crate) fn state(&self) -> TableState {
@@ -172,7 +224,9 @@ impl MovingTable {
     /// The table at its parking place is another one from now on.
     pub(crate) fn renew(&mut self, parking: u64) {
         self.parking = parking;
-        self.at = parking;
+        self.kept.store(KEPT[1], parking);
+        self.arrive(parking);
+        self.kept.store(KEPT[0], 1);
     }
 
     /// Moves the table to `gfn`; says whether it is there. RAM of the guest
@@ -182,9 +236,10 @@ impl MovingTable {
         if self.at == gfn {
             return true;
         }
+        self.kept.store(KEPT[3], gfn);
         match self.relocate(self.at, gfn, TABLE_FRAMES) {
             Ok(()) => {
-                self.at = gfn;
+                self.arrive(gfn);
                 self.moves += 1;
                 true
             }
@@ -198,6 +253,7 @@ impl MovingTable {
                 log::log!(level, "the page table stays at frame {:#x}: {e}", self.at);
                 self.refused += 1;
                 self.bring_back(gfn);
+                self.kept.store(KEPT[3], 0);
                 false
             }
         }
@@ -218,6 +274,7 @@ impl MovingTable {
             first_gfn: from,
             frames,
         };
+        self.kept.about_to();
         self.dm.relocate_memory(extent, to)
     }
 }

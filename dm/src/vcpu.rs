@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use vgpu_device::Device;
+use vgpu_device::kept::{self, Answer, Doer};
+use vgpu_device::{Device, Kept};
 use vgpu_ring::EventBell;
-use xen_glue::{IoKind, IoRequest, Sbdf, VcpuIoreqs, VcpuIoreqsError, execute};
+use xen_glue::{IoKind, IoRequest, IoreqState, Sbdf, VcpuIoreqs, VcpuIoreqsError, execute};
 
 use crate::access::Access;
 use crate::protection::Protection;
@@ -40,6 +41,7 @@ pub(crate) struct VcpuLoop {
     /// When the last request was answered.
     pub(crate) answered: Instant,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) kept: Arc<dyn Kept>,
     pub(crate) stop: Arc<AtomicBool>,
     /// Rung, and left rung, to stop.
     pub(crate) bell: EventBell,
@@ -55,10 +57,7 @@ impl VcpuLoop {
     }
 
     fn serve(&mut self) -> Result<(), VcpuIoreqsError> {
-        // A former process may have left one.
-        if let Some(request) = self.ioreqs.take_unfinished()? {
-            self.answer(&request)?;
-        }
+        self.take_over()?;
         loop {
             let stopping = self.stop.load(Ordering::Acquire);
             if let Some(request) = self.look()? {
@@ -77,6 +76,24 @@ impl VcpuLoop {
                 self.sleep();
                 self.take_event()?;
             }
+        }
+    }
+
+    /// Answers what a former process took and left. If that was committed, the
+    /// answer is kept; if not, nothing was done that must not be done again.
+    pub(crate) fn take_over(&mut self) -> Result<(), VcpuIoreqsError> {
+        let vcpu = self.ioreqs.vcpu();
+        let page = Arc::clone(self.ioreqs.page());
+        match page.state(vcpu)? {
+            IoreqState::InProcess => match kept::answer(&*self.kept, vcpu) {
+                Some(Answer { data }) => self.give(data.unwrap_or(u64::MAX)),
+                None => match page.take_unfinished(vcpu)? {
+                    Some(request) => self.answer(&request),
+                    None => Ok(()),
+                },
+            },
+            // Xen may have been told nothing of an answer that is there.
+            _ => Ok(self.ioreqs.channel().notify()?),
         }
     }
 
@@ -104,7 +121,15 @@ impl VcpuLoop {
     }
 
     fn take(&self) -> Result<Option<IoRequest>, VcpuIoreqsError> {
-        Ok(self.ioreqs.page().take(self.ioreqs.vcpu())?)
+        let (page, vcpu) = (self.ioreqs.page(), self.ioreqs.vcpu());
+        if page.state(vcpu)? != IoreqState::Ready {
+            return Ok(None);
+        }
+        // Before Xen's page says that it is taken, the last one's answer must
+        // not pass for this one's.
+        kept::take_in_hand(&*self.kept, vcpu);
+        self.kept.about_to();
+        Ok(page.take(vcpu)?)
     }
 
     /// Takes a queued event, if there is one, and answers the request it
@@ -125,8 +150,9 @@ impl VcpuLoop {
     fn answer(&mut self, request: &IoRequest) -> Result<(), VcpuIoreqsError> {
         self.spin.came(self.answered.elapsed());
         let since_ns = self.since_write(request);
+        let vcpu = self.ioreqs.vcpu();
         let mut access = Access {
-            device: &self.device,
+            transaction: self.device.begin(Doer::Vcpu(vcpu)),
             function: self.function,
             protection: &self.protection,
             since_ns,
@@ -134,14 +160,25 @@ impl VcpuLoop {
         let data = execute(request, &mut access, &*self.protection);
         if request.kind == IoKind::Invalidate {
             self.protection.frames_left();
-            self.device.memory_changed();
+            access.transaction.memory_changed();
         }
+        let read = request.read && !request.data_is_ptr;
+        access.transaction.finish(Some(Answer {
+            data: read.then_some(data),
+        }));
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
-        let answering = self.protection.answering();
-        let done = self.ioreqs.complete(data);
-        drop(answering);
+        let given = self.give(data);
         self.answered = Instant::now();
-        done
+        given
+    }
+
+    /// Gives an answer that is committed.
+    fn give(&self, data: u64) -> Result<(), VcpuIoreqsError> {
+        self.kept.about_to();
+        let _answering = self.protection.answering();
+        self.ioreqs.page().complete(self.ioreqs.vcpu(), data)?;
+        self.kept.about_to();
+        Ok(self.ioreqs.channel().notify()?)
     }
 
     /// Nanoseconds since the last request, if that and this are writes to no

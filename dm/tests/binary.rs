@@ -27,6 +27,7 @@ fn message(mode: &str) -> ToDm {
         ggtt_gfn: None,
         confine: None,
         restored: false,
+        recover: None,
         msi: true,
     })
 }

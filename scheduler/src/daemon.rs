@@ -3,10 +3,11 @@
 //! Threads: one that accepts clients and one for each client; for each guest
 //! a worker that takes requests off the submit ring, a supervisor that
 //! watches its QEMU and its device model, and the QMP proxy. A guest ends
-//! with its QEMU. When its device model ends before that, or breaks the
-//! rings, the guest loses its vGPU and nobody else anything: what its vCPUs
-//! wait for is answered with all ones and the ioreq server goes, so reads of
-//! the device give all ones from then on.
+//! with its QEMU. When its device model ends before that, or hangs, another
+//! one takes its place and the guest notices nothing. When they die again and
+//! again, or one breaks the rings, the guest loses its vGPU and nobody else
+//! anything: what its vCPUs wait for is answered with all ones and the ioreq
+//! server goes, so reads of the device give all ones from then on.
 
 mod claim;
 mod client;
@@ -15,10 +16,12 @@ mod dm;
 mod events;
 mod extents;
 mod guest;
+mod heartbeat;
 mod migration;
 mod platform;
 mod reclaim;
 mod registry;
+mod replace;
 mod saving;
 mod seat;
 mod server;
@@ -33,6 +36,7 @@ mod worker;
 mod xen;
 
 pub use dm::{Confine, DmCommand};
+pub use replace::{Bounds, OnCrashLoop};
 pub use server::{Daemon, Host, Limits};
 pub use stub::{StubConfig, Stubs, Xl};
 pub use xen::XenPlatform;

@@ -16,7 +16,9 @@ use vgpu_config::Gpu;
 use vgpu_sched::scheduler::Config;
 use xen_glue::XenHost;
 
-use crate::daemon::{Confine, Daemon, DmCommand, Host, Limits, StubConfig, Stubs, XenPlatform, Xl};
+use crate::daemon::{
+    Bounds, Confine, Daemon, DmCommand, Host, Limits, StubConfig, Stubs, XenPlatform, Xl,
+};
 use crate::options::{Options, Within};
 
 /// Where files are while vgpud runs.
@@ -85,6 +87,12 @@ fn run(args: Args) -> anyhow::Result<()> {
     let limits = Limits {
         attach: Duration::from_secs(Within::or(options.attach_limit, 20)),
         downtime: Duration::from_millis(Within::or(options.downtime_limit, 500)),
+        heartbeat: Duration::from_millis(Within::or(options.dm_hang_limit, 1000)),
+        crashes: Bounds {
+            deaths: usize::try_from(Within::or(options.dm_deaths, 10))?,
+            within: Duration::from_secs(Within::or(options.dm_death_window, 10)),
+            then: options.on_crash_loop.unwrap_or_default(),
+        },
         ..Limits::default()
     };
     let socket = options
@@ -93,7 +101,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let state = options
         .state_dir
         .unwrap_or_else(|| PathBuf::from("/var/lib/vgpu"));
-    let memory = Within::or(options.stub_memory, 64);
+    let memory = Within::or(options.stub_memory, 88);
     let config = StubConfig {
         image: options
             .stub_image

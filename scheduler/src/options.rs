@@ -20,6 +20,8 @@ use vgpu_sched::scan::ScanMode;
 use vgpu_sched::switch::SwitchMode;
 
 pub use values::Within;
+
+use crate::daemon::OnCrashLoop;
 use values::{gpu, named};
 
 /// Where the file is unless told otherwise; it need not be there.
@@ -77,6 +79,27 @@ pub struct Options {
     #[serde(deserialize_with = "named")]
     pub dm_seccomp: Option<Seccomp>,
 
+    /// Milliseconds a device model may be at one thing before it is taken to
+    /// hang, and replaced [default: 1000]
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub dm_hang_limit: Option<Within<100, 60_000>>,
+
+    /// How many device models of a guest may die within --dm-death-window
+    /// before no more are started [default: 10]
+    #[arg(long, value_name = "DEATHS")]
+    pub dm_deaths: Option<Within<0, 1000>>,
+
+    /// See --dm-deaths [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    pub dm_death_window: Option<Within<1, 3600>>,
+
+    /// What becomes of a guest whose device models die again and again:
+    /// fail-device, it runs on without its vGPU; pause-guest, it is paused, too
+    /// [default: fail-device]
+    #[arg(long, value_name = "WHAT")]
+    #[serde(deserialize_with = "named")]
+    pub on_crash_loop: Option<OnCrashLoop>,
+
     /// Let device models keep root's rights [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub unconfined: Option<bool>,
@@ -110,7 +133,7 @@ pub struct Options {
     #[arg(long, value_name = "DIRECTORY")]
     pub stub_image: Option<PathBuf>,
 
-    /// Their memory, MiB [default: 64]
+    /// Their memory, MiB [default: 88]
     #[arg(long, value_name = "MIB")]
     pub stub_memory: Option<Within<32, 1024>>,
 
@@ -142,6 +165,10 @@ impl Options {
             switch_mode: self.switch_mode.or(file.switch_mode),
             dm_uid_base: self.dm_uid_base.or(file.dm_uid_base),
             dm_seccomp: self.dm_seccomp.or(file.dm_seccomp),
+            dm_hang_limit: self.dm_hang_limit.or(file.dm_hang_limit),
+            dm_deaths: self.dm_deaths.or(file.dm_deaths),
+            dm_death_window: self.dm_death_window.or(file.dm_death_window),
+            on_crash_loop: self.on_crash_loop.or(file.on_crash_loop),
             unconfined: self.unconfined.or(file.unconfined),
             shadow: self.shadow.or(file.shadow),
             scan: self.scan.or(file.scan),

@@ -150,7 +150,8 @@ impl Vgpu {
             | Request::Protected { .. }
             | Request::TableWrite { .. }
             | Request::TableReleased { .. }
-            | Request::WritesMissed { .. } => self.tracked(request),
+            | Request::WritesMissed { .. }
+            | Request::Recovered { .. } => self.tracked(request),
         }
         self.usable()
     }

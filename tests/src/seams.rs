@@ -46,6 +46,7 @@ impl Surroundings {
             interrupts: self.clone(),
             clock: self.clone(),
             bars: self.clone(),
+            kept: Arc::new(vgpu_device::Unkept),
         }
     }
 }

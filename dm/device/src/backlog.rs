@@ -15,37 +15,65 @@ const PAGE_TABLES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     requests: VecDeque<Request>,
+    /// Handed over so far.
+    handed: u64,
+    /// Requests at the front that are as [`Backlog::unkept`] last gave them.
+    kept: usize,
     /// Announcements dropped.
     dropped: u64,
 }
 
 impl Backlog {
-    /// Sends `request`, or keeps it until [`Backlog::flush`].
-    pub(crate) fn send(&mut self, request: Request, port: &dyn GpuPort) {
-        if self.flush(port) && port.send(request).is_ok() {
-            return;
+    /// Requests that a former device left, `handed` of which it had handed
+    /// over before.
+    pub(crate) fn left(handed: u64, requests: Vec<Request>) -> Self {
+        Self {
+            kept: requests.len(),
+            requests: requests.into(),
+            handed,
+            dropped: 0,
         }
-        self.keep(request);
     }
 
-    /// Sends what is kept; says whether nothing is left.
+    /// Hands over what there is; says whether nothing is left.
     pub(crate) fn flush(&mut self, port: &dyn GpuPort) -> bool {
         while let Some(request) = self.requests.front() {
-            if port.send(*request).is_err() {
+            let handed = self.handed.wrapping_add(1);
+            if port.hand_over(*request, handed).is_err() {
                 return false;
             }
+            self.handed = handed;
+            self.kept = self.kept.saturating_sub(1);
             self.requests.pop_front();
         }
         true
     }
 
+    /// The requests that are not kept as they are, with their numbers, and
+    /// the number behind the last: all handed over and all that wait.
+    pub(crate) fn unkept(&mut self) -> (impl Iterator<Item = (u64, &Request)>, u64) {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let first = self.handed.wrapping_add(count(self.kept));
+        let end = self.handed.wrapping_add(count(self.requests.len()));
+        let from = std::mem::replace(&mut self.kept, self.requests.len());
+        ((first..).zip(self.requests.iter().skip(from)), end)
+    }
+
     /// Submission `seq` of `engine` was replaced by a later one: if vgpud has
     /// not seen it, it need not.
     pub(crate) fn replace(&mut self, of_engine: u8, replaced: u64) {
-        self.requests.retain(|r| match r {
+        self.retain(|r| match r {
             Request::Submit { engine, seq, .. } => *engine != of_engine || *seq != replaced,
             _ => true,
         });
+    }
+
+    fn retain(&mut self, keep: impl FnMut(&Request) -> bool) {
+        let before = self.requests.len();
+        self.requests.retain(keep);
+        if self.requests.len() != before {
+            self.kept = 0;
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -64,16 +92,18 @@ impl Backlog {
         self.dropped
     }
 
-    fn keep(&mut self, request: Request) {
+    /// Adds a request.
+    pub(crate) fn send(&mut self, request: Request) {
         match request {
             Request::Reset { engines, .. } => self.forget_engines(engines),
             Request::WriteRegister { offset, .. } => {
                 // A later value may take an earlier one's place as long as no
                 // submission lies between: that one needs the earlier value.
-                for kept in self.requests.iter_mut().rev() {
-                    match kept {
+                for (at, waiting) in self.requests.iter_mut().enumerate().rev() {
+                    match waiting {
                         Request::WriteRegister { offset: o, .. } if *o == offset => {
-                            *kept = request;
+                            *waiting = request;
+                            self.kept = self.kept.min(at);
                             return;
                         }
                         Request::Submit { .. } | Request::Reset { .. } => break,
@@ -102,9 +132,10 @@ impl Backlog {
             | Request::Protected { .. }
             | Request::TableWrite { .. }
             | Request::TableReleased { .. }
-            | Request::WritesMissed { .. } => return,
+            | Request::WritesMissed { .. }
+            | Request::Recovered { .. } => return,
             Request::Ping { .. } => {
-                self.requests.retain(|r| !matches!(r, Request::Ping { .. }));
+                self.retain(|r| !matches!(r, Request::Ping { .. }));
             }
         }
         self.requests.push_back(request);
@@ -113,7 +144,7 @@ impl Backlog {
     /// A reset kills what was to be submitted before it, so vgpud need not
     /// see that, nor an earlier reset of engines this one covers.
     fn forget_engines(&mut self, engines: u8) {
-        self.requests.retain(|r| match r {
+        self.retain(|r| match r {
             Request::Submit { engine, .. } => engines & (1 << (engine & 7)) == 0,
             Request::Reset { engines: e, .. } => e & !engines != 0,
             _ => true,
@@ -157,7 +188,8 @@ mod tests {
         let ring = Ring(Mutex::new((0, Vec::new())));
         let mut backlog = Backlog::default();
         for r in requests {
-            backlog.send(*r, &ring);
+            backlog.send(*r);
+            assert!(!backlog.flush(&ring));
         }
         ring.0.lock().unwrap().0 = usize::MAX;
         assert!(backlog.flush(&ring) && backlog.is_empty());

@@ -13,10 +13,11 @@ use crate::engines::Engines;
 use crate::fences::Fences;
 use crate::gmbus::Gmbus;
 use crate::interrupts::{BankId, Interrupts};
+use crate::kept::{Answer, Doer, Keeper};
 use crate::pci::Pci;
 use crate::pipe::Running;
 use crate::registers::RegisterFile;
-use crate::seams::{BarSink, Clock, GgttTable, GpuPort, InterruptSink};
+use crate::seams::{BarSink, Clock, GgttTable, GpuPort, InterruptSink, Kept};
 
 /// How long a request that did not fit waits before it is tried again, in
 /// nanoseconds.
@@ -40,6 +41,8 @@ pub struct Seams {
     pub clock: Arc<dyn Clock>,
     /// Where the windows appear.
     pub bars: Arc<dyn BarSink>,
+    /// What outlives the device.
+    pub kept: Arc<dyn Kept>,
 }
 
 /// Things worth counting that are not plain accesses.
@@ -82,10 +85,12 @@ pub(crate) struct Core {
     pub(crate) alarm: u64,
     /// The deadline may differ from that.
     pub(crate) deadline_moved: bool,
+    /// What a successor needs.
+    pub(crate) keeper: Keeper,
 }
 
 impl Core {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, seams: &Seams) -> Self {
         Self {
             pci: Pci::new(config),
             regs: RegisterFile::new(config),
@@ -101,21 +106,23 @@ impl Core {
             retry_at: None,
             alarm: u64::MAX,
             deadline_moved: false,
+            keeper: Keeper::new(&*seams.kept),
             config: config.clone(),
         }
     }
 
     /// Gives a register its value, and vgpud too when the GPU needs it.
-    pub(crate) fn store(&mut self, seams: &Seams, offset: u32, value: u32) {
+    pub(crate) fn store(&mut self, offset: u32, value: u32) {
         let changed = self.regs.get(offset) != value;
         self.regs.set(offset, value);
         if changed && self.regs.behaviour(offset).switched {
-            self.send(seams, Request::WriteRegister { offset, value });
+            self.send(Request::WriteRegister { offset, value });
         }
     }
 
-    pub(crate) fn send(&mut self, seams: &Seams, request: Request) {
-        self.backlog.send(request, &*seams.port);
+    /// Has a request handed over when what is being done is committed.
+    pub(crate) fn send(&mut self, request: Request) {
+        self.backlog.send(request);
     }
 
     /// An engine has something to interrupt for, unless its mask says no.
@@ -128,18 +135,26 @@ impl Core {
     }
 
     /// Brings what leaves the device in line with its state: the interrupt
-    /// line, the alarm, and the fences that the aperture has. Called at the end of every entry.
+    /// line, and the fences that the aperture has. Called behind every access.
     pub(crate) fn settle(&mut self, seams: &Seams) {
         if self.fences_written != 0 {
             let written = std::mem::take(&mut self.fences_written);
             self.fences.follow(&self.regs, written);
         }
         self.settle_interrupt(seams);
-        if self.backlog.is_empty() {
+    }
+
+    /// Ends what `doer` did: commits it with its answer, then hands requests
+    /// over, then sets the alarm. Called at the end of every entry.
+    pub(crate) fn finish(&mut self, seams: &Seams, doer: Doer, answer: Option<Answer>) {
+        self.commit(&*seams.kept, doer, answer);
+        if !self.backlog.is_empty() && !self.backlog.flush(&*seams.port) {
+            if self.retry_at.is_none() {
+                self.retry_at = Some(seams.clock.now_ns().saturating_add(RETRY_NS));
+                self.deadline_moved = true;
+            }
+        } else {
             self.retry_at = None;
-        } else if self.retry_at.is_none() {
-            self.retry_at = Some(seams.clock.now_ns().saturating_add(RETRY_NS));
-            self.deadline_moved = true;
         }
         if !std::mem::take(&mut self.deadline_moved) {
             return;

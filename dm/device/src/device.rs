@@ -11,13 +11,11 @@ use crate::aperture::Aperture;
 use crate::config::{Config, ConfigError};
 use crate::core::{Core, Seams};
 use crate::inspect::Inspection;
+use crate::kept::{Doer, RecoverError};
 use crate::pci::BAR0_BYTES;
 use crate::seams::Bar;
 use crate::state::{DeviceV1, RestoreError};
-
-/// Where the global page table starts in BAR0
-/// (Linux `gt/intel_ggtt.c:ggtt_probe_common`).
-const GGTT_BASE: u64 = 8 << 20;
+use crate::transaction::Transaction;
 
 /// Says that a window is not mapped.
 const UNMAPPED: u64 = u64::MAX;
@@ -61,15 +59,15 @@ impl Exits {
 }
 
 #[derive(Default)]
-struct Counters {
-    mmio_reads: AtomicU64,
-    mmio_writes: AtomicU64,
-    ggtt_reads: AtomicU64,
-    ggtt_writes: AtomicU64,
-    config: AtomicU64,
+pub(crate) struct Counters {
+    pub(crate) mmio_reads: AtomicU64,
+    pub(crate) mmio_writes: AtomicU64,
+    pub(crate) ggtt_reads: AtomicU64,
+    pub(crate) ggtt_writes: AtomicU64,
+    pub(crate) config: AtomicU64,
 }
 
-fn count(counter: &AtomicU64) {
+pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
@@ -77,12 +75,12 @@ fn count(counter: &AtomicU64) {
 /// effect one at a time, in the order they come.
 pub struct Device {
     core: Mutex<Core>,
-    seams: Seams,
+    pub(crate) seams: Seams,
     /// Bases of BAR0 and BAR2, so that an access finds its window without
     /// the lock.
     windows: [AtomicU64; 2],
-    aperture: Aperture,
-    counters: Counters,
+    pub(crate) aperture: Aperture,
+    pub(crate) counters: Counters,
 }
 
 impl Device {
@@ -92,7 +90,9 @@ impl Device {
     /// [`ConfigError`] names the field that no device can have.
     pub fn new(config: &Config, seams: Seams) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self::with(Core::new(config), seams))
+        let mut core = Core::new(config, &seams);
+        core.keep_all(&*seams.kept);
+        Ok(Self::with(core, seams))
     }
 
     /// A device as saved. Its windows are mapped and its interrupt is raised
@@ -103,14 +103,32 @@ impl Device {
     /// [`RestoreError`] says which part is impossible. Windows may have been
     /// mapped by then.
     pub fn restore(state: &DeviceV1, seams: Seams) -> Result<Self, RestoreError> {
-        let core = Core::restore(state, &seams)?;
+        let mut core = Core::restore(state, &seams)?;
+        core.keep_all(&*seams.kept);
+        core.deadline_moved = true;
+        Ok(Self::settled(core, seams))
+    }
+
+    /// The device that a former one kept, as it was between two transactions
+    /// ([`kept::doing`](crate::kept::doing) was asked before). Its windows are
+    /// mapped, perhaps again, its interrupt is raised, perhaps again, and what
+    /// was to be handed over is.
+    ///
+    /// # Errors
+    /// [`RecoverError`] says which part is impossible.
+    pub fn recover(config: &Config, seams: Seams) -> Result<Self, RecoverError> {
+        let core = Core::recover(config, &seams)?;
+        Ok(Self::settled(core, seams))
+    }
+
+    fn settled(core: Core, seams: Seams) -> Self {
         let device = Self::with(core, seams);
         let mut core = device.lock();
-        core.deadline_moved = true;
         core.settle(&device.seams);
+        core.finish(&device.seams, Doer::Nobody, None);
         device.note_windows(&core);
         drop(core);
-        Ok(device)
+        device
     }
 
     fn with(core: Core, seams: Seams) -> Self {
@@ -126,13 +144,13 @@ impl Device {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
         // Nothing panics with the lock held; if it did, the state is a
         // guest's to break anyway.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_windows(&self, core: &Core) {
+    pub(crate) fn note_windows(&self, core: &Core) {
         for (window, bar) in self.windows.iter().zip([Bar::Registers, Bar::Aperture]) {
             let base = core.pci.window(bar).map_or(UNMAPPED, |(base, _)| base);
             window.store(base, Relaxed);
@@ -162,127 +180,67 @@ impl Device {
             })
     }
 
+    /// Begins to do something for `doer`.
+    pub fn begin(&self, doer: Doer) -> Transaction<'_> {
+        Transaction::new(self, doer)
+    }
+
+    /// Does one thing for nobody.
+    fn alone<T>(&self, act: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
+        let mut transaction = self.begin(Doer::Nobody);
+        let result = act(&mut transaction);
+        transaction.finish(None);
+        result
+    }
+
     /// Reads `size` bytes, 1 to 8, of configuration space.
     pub fn config_read(&self, offset: u8, size: usize) -> u64 {
-        count(&self.counters.config);
-        self.lock().pci.read(offset, size)
+        self.alone(|t| t.config_read(offset, size))
     }
 
     /// Writes `size` bytes, 1 to 8, of configuration space.
     pub fn config_write(&self, offset: u8, size: usize, value: u64) {
-        count(&self.counters.config);
-        let mut core = self.lock();
-        let Seams {
-            bars, interrupts, ..
-        } = &self.seams;
-        core.pci.write(offset, size, value, &**bars, &**interrupts);
-        self.note_windows(&core);
+        self.alone(|t| t.config_write(offset, size, value));
     }
 
     /// Reads `size` bytes, 1 to 8, at any offset of a window.
     pub fn read(&self, bar: Bar, offset: u64, size: usize) -> u64 {
-        let size = size.min(8);
-        if bar == Bar::Registers && offset < GGTT_BASE {
-            count(&self.counters.mmio_reads);
-            // Below 8 MiB.
-            let offset = u32::try_from(offset).unwrap_or(0);
-            return self.lock().read_mmio(&self.seams, offset, size);
-        }
-        let mut bytes = [0; 8];
-        self.read_block(bar, offset, &mut bytes[..size]);
-        u64::from_le_bytes(bytes)
+        self.alone(|t| t.read(bar, offset, size))
     }
 
     /// Writes `size` bytes, 1 to 8, at any offset of a window.
     pub fn write(&self, bar: Bar, offset: u64, size: usize, value: u64) {
-        let size = size.min(8);
-        if bar == Bar::Registers && offset < GGTT_BASE {
-            count(&self.counters.mmio_writes);
-            let offset = u32::try_from(offset).unwrap_or(0);
-            self.lock().write_mmio(&self.seams, offset, size, value);
-            return;
-        }
-        self.write_block(bar, offset, &value.to_le_bytes()[..size]);
+        self.alone(|t| t.write(bar, offset, size, value));
     }
 
     /// Reads a run of bytes of a window: what repeated string instructions
     /// on the aperture or the page table do. Registers are read a dword at a
     /// time.
     pub fn read_block(&self, bar: Bar, offset: u64, buf: &mut [u8]) {
-        match bar {
-            Bar::Aperture => self.aperture.read(&self.seams, offset, buf),
-            Bar::Registers if offset < GGTT_BASE => {
-                for (at, part) in (offset..).step_by(4).zip(buf.chunks_mut(4)) {
-                    let value = self.read(bar, at, part.len()).to_le_bytes();
-                    part.copy_from_slice(&value[..part.len()]);
-                }
-            }
-            Bar::Registers => {
-                count(&self.counters.ggtt_reads);
-                for (at, byte) in (offset - GGTT_BASE..).zip(buf) {
-                    let entry = u32::try_from(at / 8).map_or(0, |i| self.seams.ggtt.load(i));
-                    let in_entry = usize::try_from(at % 8).unwrap_or(0);
-                    *byte = entry.to_le_bytes()[in_entry];
-                }
-            }
-        }
+        self.alone(|t| t.read_block(bar, offset, buf));
     }
 
     /// Writes a run of bytes of a window, like [`Device::read_block`].
     pub fn write_block(&self, bar: Bar, offset: u64, data: &[u8]) {
-        match bar {
-            Bar::Aperture => self.aperture.write(&self.seams, offset, data),
-            Bar::Registers if offset < GGTT_BASE => {
-                for (at, part) in (offset..).step_by(4).zip(data.chunks(4)) {
-                    let mut value = [0; 8];
-                    value[..part.len()].copy_from_slice(part);
-                    self.write(bar, at, part.len(), u64::from_le_bytes(value));
-                }
-            }
-            Bar::Registers => {
-                count(&self.counters.ggtt_writes);
-                self.write_entries(offset - GGTT_BASE, data);
-            }
-        }
-    }
-
-    /// Writes bytes of page-table entries. Whole entries need no lock; parts
-    /// are merged under it, so that two halves written at once both count.
-    fn write_entries(&self, offset: u64, data: &[u8]) {
-        let mut at = offset;
-        let mut data = data;
-        while !data.is_empty() {
-            let Ok(index) = u32::try_from(at / 8) else {
-                return;
-            };
-            let in_entry = usize::try_from(at % 8).unwrap_or(0);
-            let (now, rest) = data.split_at(data.len().min(8 - in_entry));
-            if let Ok(whole) = now.try_into() {
-                self.seams.ggtt.store(index, u64::from_le_bytes(whole));
-            } else {
-                let _core = self.lock();
-                let mut entry = self.seams.ggtt.load(index).to_le_bytes();
-                entry[in_entry..in_entry + now.len()].copy_from_slice(now);
-                self.seams.ggtt.store(index, u64::from_le_bytes(entry));
-            }
-            at = (at / 8 + 1) * 8;
-            data = rest;
-        }
+        self.alone(|t| t.write_block(bar, offset, data));
     }
 
     /// The guest gave frames back: whoever maps its memory must look anew
     /// before the guest's next submission.
     pub fn memory_changed(&self) {
-        let mut core = self.lock();
-        core.send(&self.seams, Request::InvalidateMemory);
-        core.settle(&self.seams);
+        self.alone(|t| t.memory_changed());
     }
 
     /// Something vgpud says.
     pub fn handle_event(&self, event: Event) {
-        let mut core = self.lock();
-        core.handle_event(&self.seams, event);
-        core.settle(&self.seams);
+        self.alone(|t| t.handle_event(event));
+    }
+
+    /// Something vgpud says, with which so many events were `taken`.
+    pub fn take_event(&self, event: Event, taken: u64) {
+        let mut transaction = self.begin(Doer::Event(taken));
+        transaction.handle_event(event);
+        transaction.finish(None);
     }
 
     /// Does what is due: sends requests that did not fit before, and raises
@@ -291,11 +249,12 @@ impl Device {
     pub fn tick(&self) {
         let mut core = self.lock();
         let now = self.seams.clock.now_ns();
-        core.retry(&self.seams, now);
         core.pass_blanks(now);
+        core.settle_interrupt(&self.seams);
+        core.commit(&*self.seams.kept, Doer::Nobody, None);
+        core.retry(&self.seams, now);
         core.alarm = core.deadline(&self.seams).unwrap_or(u64::MAX);
         core.deadline_moved = false;
-        core.settle_interrupt(&self.seams);
     }
 
     /// When [`Device::tick`] is wanted next, in nanoseconds of the clock.
@@ -316,24 +275,27 @@ impl Device {
     /// and the lists in flight.
     pub fn replay(&self) {
         let mut core = self.lock();
-        core.replay(&self.seams);
+        core.replay();
         core.settle(&self.seams);
+        core.finish(&self.seams, Doer::Nobody, None);
     }
 
     /// Tells a vgpud that has taken over what the last one held of the lists
     /// in flight, and of nothing else.
     pub fn resubmit(&self) {
         let mut core = self.lock();
-        core.resubmit(&self.seams);
+        core.resubmit();
         core.settle(&self.seams);
+        core.finish(&self.seams, Doer::Nobody, None);
     }
 
     /// Asks vgpud for [`Event::Pong`] with `token`: it has taken every request
     /// before this one then.
     pub fn ping(&self, token: u64) {
         let mut core = self.lock();
-        core.send(&self.seams, Request::Ping { token });
+        core.send(Request::Ping { token });
         core.settle(&self.seams);
+        core.finish(&self.seams, Doer::Nobody, None);
     }
 
     /// Whether the guest's driver said that it is up.

@@ -111,7 +111,7 @@ impl Core {
         let value = match handler {
             Handler::Sideband => merged & !(SIDEBAND_BUSY | SIDEBAND_FAILED),
             Handler::Mailbox if merged & MAILBOX_READY != 0 => {
-                self.mailbox(seams, offset, merged & MAILBOX_COMMAND);
+                self.mailbox(offset, merged & MAILBOX_COMMAND);
                 merged & !(MAILBOX_READY | MAILBOX_ERROR)
             }
             Handler::Aux => aux(self.regs.get(offset), merged),
@@ -123,7 +123,7 @@ impl Core {
             | Handler::ForcewakeAck => return,
             _ => merged,
         };
-        self.store(seams, offset, value);
+        self.store(offset, value);
         match handler {
             Handler::PipeConf => self.switch_pipe(seams, offset, value),
             Handler::Surface => self.flip(offset),
@@ -133,10 +133,10 @@ impl Core {
 
     /// Carries out a command of the power controller; its data is in the
     /// register behind the mailbox.
-    fn mailbox(&mut self, seams: &Seams, offset: u32, command: u32) {
+    fn mailbox(&mut self, offset: u32, command: u32) {
         let data = offset + 4;
         if let Some(reply) = self.config.gpu.reply(command, self.regs.get(data)) {
-            self.store(seams, data, reply);
+            self.store(data, reply);
         }
     }
 

@@ -9,6 +9,7 @@ use vgpu_ring::{Event, Request};
 
 use crate::core::{Core, Seams};
 use crate::execlist::{BadExeclist, Entry, Execlist, ExeclistV1, LoadV1, Wrote};
+use crate::kept::{low, place};
 use crate::table_memory;
 
 /// One engine.
@@ -32,6 +33,8 @@ pub(crate) struct Engines {
     epoch: u64,
     /// GDRST as last written.
     gdrst: u32,
+    /// Something may have changed since it was last kept.
+    touched: bool,
 }
 
 /// One engine's saved state.
@@ -74,7 +77,70 @@ impl Engines {
     }
 
     fn get_mut(&mut self, engine: Engine) -> &mut EngineState {
+        self.touched = true;
         &mut self.engines[engine.index()]
+    }
+
+    fn set_gdrst(&mut self, value: u32) {
+        self.touched = true;
+        self.gdrst = value;
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.touched = true;
+        self.epoch = epoch;
+    }
+
+    /// Puts what a successor needs, if it may have changed.
+    pub(crate) fn keep(&mut self, put: &mut impl FnMut(usize, u64)) {
+        let Self {
+            engines,
+            epoch,
+            gdrst,
+            touched,
+        } = self;
+        if !std::mem::take(touched) {
+            return;
+        }
+        put(place::ENGINES_EPOCH, *epoch);
+        put(place::ENGINES_GDRST, u64::from(*gdrst));
+        for (number, engine) in engines.iter().enumerate() {
+            let at = place::ENGINES + number * place::ENGINE;
+            let EngineState {
+                port,
+                dirty,
+                awaited,
+                killed,
+            } = engine;
+            let flag = |n: u32, set: bool| u64::from(set) << n;
+            let flags = flag(0, *dirty) | flag(1, awaited.is_some()) | flag(2, *killed);
+            put(at, flags);
+            put(at + 1, awaited.unwrap_or(0));
+            port.keep(at + 2, put);
+        }
+    }
+
+    /// The part as kept.
+    ///
+    /// # Errors
+    /// As for a saved part.
+    pub(crate) fn kept(get: impl Fn(usize) -> u64) -> Result<Self, BadEngines> {
+        let at = |number: usize| place::ENGINES + number * place::ENGINE;
+        let engines = (0..Engine::COUNT).map(|number| EngineV1 {
+            port: ExeclistV1::kept(at(number) + 2, &get),
+            killed: get(at(number)) & 4 != 0,
+        });
+        let mut part = Self::restore(&EnginesV1 {
+            engines: engines.collect(),
+            epoch: get(place::ENGINES_EPOCH),
+        })?;
+        part.gdrst = low(get(place::ENGINES_GDRST));
+        for (number, engine) in part.engines.iter_mut().enumerate() {
+            let flags = get(at(number));
+            engine.dirty = flags & 1 != 0;
+            engine.awaited = (flags & 2 != 0).then(|| get(at(number) + 1));
+        }
+        Ok(part)
     }
 
     /// GDRST as read: what was written, until vgpud has let go of every
@@ -94,6 +160,7 @@ impl Engines {
             epoch,
             // A saved device has no vgpud to wait for.
             gdrst: _,
+            touched: _,
         } = self;
         let engines = engines.iter().map(|e| {
             let EngineState {
@@ -121,6 +188,7 @@ impl Engines {
         }
         let mut restored = Self {
             epoch: *epoch,
+            touched: true,
             ..Self::default()
         };
         for (index, (to, from)) in restored.engines.iter_mut().zip(engines).enumerate() {
@@ -223,25 +291,25 @@ impl Core {
     ) {
         let Some((engine, _)) = Engine::from_mmio(offset) else {
             if handler == Handler::Gdrst {
-                self.reset_domains(seams, value);
+                self.reset_domains(value);
             }
             return;
         };
         match handler {
-            Handler::RingState => self.store(seams, offset, merged),
+            Handler::RingState => self.store(offset, merged),
             Handler::MiMode => {
                 let old = self.regs.get(offset);
                 let new = apply_mask(old, value);
-                self.store(seams, offset, new & !ring::MI_MODE_IDLE);
+                self.store(offset, new & !ring::MI_MODE_IDLE);
                 match (old & ring::MI_MODE_STOP_RING, new & ring::MI_MODE_STOP_RING) {
-                    (0, 1..) => self.stop(seams, engine),
-                    (1.., 0) => self.restart(seams, engine),
+                    (0, 1..) => self.stop(engine),
+                    (1.., 0) => self.restart(engine),
                     _ => {}
                 }
             }
             Handler::ResetCtl => {
                 let new = apply_mask(self.regs.get(offset), value);
-                self.store(seams, offset, new & !ring::RESET_CTL_READY);
+                self.store(offset, new & !ring::RESET_CTL_READY);
             }
             Handler::Elsp => self.write_elsp(seams, engine, value),
             // Status and time are read-only.
@@ -258,18 +326,18 @@ impl Core {
                 if let Some(seq) = replaced {
                     self.backlog.replace(number(engine), seq);
                 }
-                self.submit(seams, engine, load);
+                self.submit(engine, load);
             }
         }
         self.report(seams, engine, &entries);
     }
 
-    fn submit(&mut self, seams: &Seams, engine: Engine, load: LoadV1) {
+    fn submit(&mut self, engine: Engine, load: LoadV1) {
         self.incidents.submissions += 1;
         self.engines.get_mut(engine).dirty = true;
         let LoadV1 { seq, desc } = load;
         let engine = number(engine);
-        self.send(seams, Request::Submit { engine, seq, desc });
+        self.send(Request::Submit { engine, seq, desc });
     }
 
     /// Adds entries to the engine's status buffer: entries first, then the
@@ -278,6 +346,9 @@ impl Core {
         if entries.is_empty() {
             return;
         }
+        // Somebody may see what is written here before it is committed: a
+        // successor must do the same again before it does anything else.
+        self.keeper.note_doing(&*seams.kept);
         let base = engine.mmio_base();
         let status_page = self.regs.get(base + ring::HWS_PGA) & 0xffff_f000;
         let pointers = self.regs.get(base + ring::CSB_PTR);
@@ -379,24 +450,24 @@ impl Core {
     /// `gt/intel_reset.c:gen6_hw_domain_reset`). So the work is given up now.
     /// An engine reset that takes longer fails; i915 starts the ring again
     /// and resets the whole GPU, for which the time is enough.
-    fn stop(&mut self, seams: &Seams, engine: Engine) {
-        self.give_up(seams, EngineSet::of(&[engine]));
+    fn stop(&mut self, engine: Engine) {
+        self.give_up(EngineSet::of(&[engine]));
     }
 
     /// The guest starts a stopped engine that it did not reset after all:
     /// what was given up runs again.
-    fn restart(&mut self, seams: &Seams, engine: Engine) {
+    fn restart(&mut self, engine: Engine) {
         let state = self.engines.get_mut(engine);
         if !std::mem::take(&mut state.killed) {
             return;
         }
         for load in state.port.renumber() {
-            self.submit(seams, engine, load);
+            self.submit(engine, load);
         }
     }
 
     /// Tells vgpud to drop what `engines` were given.
-    fn give_up(&mut self, seams: &Seams, engines: EngineSet) {
+    fn give_up(&mut self, engines: EngineSet) {
         let mut bits = 0;
         let epoch = self.engines.epoch.wrapping_add(1);
         for engine in engines.iter() {
@@ -419,16 +490,16 @@ impl Core {
         if bits == 0 {
             return;
         }
-        self.engines.epoch = epoch;
+        self.engines.set_epoch(epoch);
         let engines = bits;
-        self.send(seams, Request::Reset { engines, epoch });
+        self.send(Request::Reset { engines, epoch });
     }
 
     /// A write to GDRST.
-    fn reset_domains(&mut self, seams: &Seams, value: u32) {
+    fn reset_domains(&mut self, value: u32) {
         let engines = EngineSet::from_gdrst(value);
-        self.give_up(seams, engines);
-        self.engines.gdrst = value;
+        self.give_up(engines);
+        self.engines.set_gdrst(value);
         for engine in engines.iter() {
             self.incidents.resets += 1;
             let state = self.engines.get_mut(engine);
@@ -446,27 +517,27 @@ impl Core {
                 let offset = base + register;
                 let found = self.config.gpu.registers.find(offset);
                 let reset = found.map_or(0, |(row, i)| row.reset_value(i));
-                self.store(seams, offset, reset);
+                self.store(offset, reset);
             }
         }
     }
 
     /// Tells a new vgpud what the last one knew: the registers the GPU needs
     /// and the lists in flight.
-    pub(crate) fn replay(&mut self, seams: &Seams) {
+    pub(crate) fn replay(&mut self) {
         let registers = self.config.gpu.switched.registers();
         for switched in registers.filter(|s| !s.is_volatile()) {
             let offset = switched.offset();
             let value = self.regs.get(offset);
             if value != switched.row.reset {
-                self.send(seams, Request::WriteRegister { offset, value });
+                self.send(Request::WriteRegister { offset, value });
             }
         }
-        self.resubmit(seams);
+        self.resubmit();
     }
 
     /// Submits the lists in flight again.
-    pub(crate) fn resubmit(&mut self, seams: &Seams) {
+    pub(crate) fn resubmit(&mut self) {
         for engine in Engine::ALL {
             let state = self.engines.get_mut(engine);
             // A faulted list waits for the guest's reset, a killed one too.
@@ -474,7 +545,7 @@ impl Core {
                 continue;
             }
             for load in state.port.renumber() {
-                self.submit(seams, engine, load);
+                self.submit(engine, load);
             }
         }
     }

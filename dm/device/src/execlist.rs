@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 use gen8::csb::{self, Descriptor};
 use serde::{Deserialize, Serialize};
 
+use crate::kept::{join, split};
+
 /// Loads an engine holds: the running one and those behind it. i915 keeps at
 /// most one pending; a guest that writes more loses the excess, as hardware
 /// with its two ports does.
@@ -44,6 +46,29 @@ pub struct ExeclistV1 {
     pub element: usize,
     /// The oldest failed: nothing moves until a reset.
     pub faulted: bool,
+}
+
+impl ExeclistV1 {
+    /// What [`Execlist::keep`] put, good or not.
+    pub(crate) fn kept(at: usize, get: impl Fn(usize) -> u64) -> Self {
+        let (small, a) = split(get(at));
+        let (b, c) = split(get(at + 1));
+        let [written, element, faulted, loads] = small.to_le_bytes();
+        let loads = (0..usize::from(loads).min(LOADS)).map(|n| {
+            let at = at + 3 + 3 * n;
+            LoadV1 {
+                seq: get(at),
+                desc: [get(at + 1), get(at + 2)],
+            }
+        });
+        Self {
+            partial: [a, b, c].into_iter().take(written.into()).collect(),
+            next_seq: get(at + 2),
+            loads: loads.collect(),
+            element: element.into(),
+            faulted: faulted != 0,
+        }
+    }
 }
 
 /// A status-buffer entry.
@@ -259,6 +284,35 @@ impl Execlist {
         self.loads.clear();
         self.element = 0;
         self.faulted = false;
+    }
+
+    /// Puts what a successor needs from word `at` on.
+    pub(crate) fn keep(&self, at: usize, put: &mut impl FnMut(usize, u64)) {
+        let Self {
+            partial,
+            written,
+            next_seq,
+            loads,
+            element,
+            faulted,
+        } = self;
+        let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+        let small = [
+            byte(*written),
+            byte(*element),
+            u8::from(*faulted),
+            byte(loads.len()),
+        ];
+        let [a, b, c] = *partial;
+        put(at, join(u32::from_le_bytes(small), a));
+        put(at + 1, join(b, c));
+        put(at + 2, *next_seq);
+        for (n, load) in loads.iter().enumerate() {
+            let at = at + 3 + 3 * n;
+            put(at, load.seq);
+            put(at + 1, load.desc[0]);
+            put(at + 2, load.desc[1]);
+        }
     }
 
     /// The state to save.

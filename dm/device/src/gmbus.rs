@@ -5,6 +5,7 @@ use gen8::vreg::pch;
 use serde::{Deserialize, Serialize};
 
 use crate::edid::{self, EDID_BYTES, Mode};
+use crate::kept::{join, low, place, split};
 
 /// Pin pair of port B.
 const PIN_DPB: u32 = 5;
@@ -52,6 +53,8 @@ pub struct GmbusV1 {
 pub(crate) struct Gmbus {
     state: GmbusV1,
     edid: [u8; EDID_BYTES],
+    /// Something may have changed since it was last kept.
+    touched: bool,
 }
 
 impl Gmbus {
@@ -63,11 +66,65 @@ impl Gmbus {
         Self {
             state: state.clone(),
             edid: edid::edid(mode),
+            touched: true,
         }
     }
 
+    /// Puts what a successor needs, if it may have changed.
+    pub(crate) fn keep(&mut self, put: &mut impl FnMut(usize, u64)) {
+        if !std::mem::take(&mut self.touched) {
+            return;
+        }
+        let GmbusV1 {
+            select,
+            command,
+            data,
+            interrupts,
+            index,
+            active,
+            nak,
+            reading,
+            remaining,
+            position,
+        } = self.state;
+        let at = place::GMBUS;
+        let flags = [u8::from(active), u8::from(nak), u8::from(reading), position];
+        put(at, join(select, command));
+        put(at + 1, join(data, interrupts));
+        put(at + 2, join(index, remaining));
+        put(at + 3, u64::from(u32::from_le_bytes(flags)));
+    }
+
+    /// The controller as kept.
+    pub(crate) fn kept(mode: Mode, get: impl Fn(usize) -> u64) -> Self {
+        let at = place::GMBUS;
+        let (select, command) = split(get(at));
+        let (data, interrupts) = split(get(at + 1));
+        let (index, remaining) = split(get(at + 2));
+        let [active, nak, reading, position] = low(get(at + 3)).to_le_bytes();
+        Self::restore(
+            mode,
+            &GmbusV1 {
+                select,
+                command,
+                data,
+                interrupts,
+                index,
+                active: active != 0,
+                nak: nak != 0,
+                reading: reading != 0,
+                remaining,
+                position,
+            },
+        )
+    }
+
     pub(crate) fn save(&self) -> GmbusV1 {
-        let Self { state, edid: _ } = self;
+        let Self {
+            state,
+            edid: _,
+            touched: _,
+        } = self;
         state.clone()
     }
 
@@ -84,6 +141,7 @@ impl Gmbus {
     }
 
     pub(crate) fn write(&mut self, offset: u32, value: u32) {
+        self.touched = true;
         let s = &mut self.state;
         match offset {
             pch::GMBUS0 => {
@@ -160,6 +218,7 @@ impl Gmbus {
 
     /// The next four bytes, or those last written.
     fn data(&mut self) -> u32 {
+        self.touched = true;
         if !self.state.reading {
             return self.state.data;
         }

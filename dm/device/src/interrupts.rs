@@ -4,6 +4,8 @@
 use gen8::{Engine, irq};
 use serde::{Deserialize, Serialize};
 
+use crate::kept::{join, low, place, split};
+
 /// A bank, by its place in the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BankId(usize);
@@ -136,6 +138,31 @@ impl Interrupts {
     /// Each bank with its name.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &BankV1)> {
         BANKS.iter().map(|(name, ..)| *name).zip(&self.banks)
+    }
+
+    /// Puts what a successor needs.
+    pub(crate) fn keep(&self, put: &mut impl FnMut(usize, u64)) {
+        let Self { enabled, banks } = self;
+        put(place::INTERRUPTS, u64::from(*enabled));
+        for (n, BankV1 { imr, iir, ier }) in banks.iter().enumerate() {
+            let at = place::INTERRUPTS + 1 + 2 * n;
+            put(at, join(*imr, *iir));
+            put(at + 1, u64::from(*ier));
+        }
+    }
+
+    /// The part as kept. Any bits are possible.
+    pub(crate) fn kept(get: impl Fn(usize) -> u64) -> Self {
+        let bank = |n: usize| {
+            let at = place::INTERRUPTS + 1 + 2 * n;
+            let (imr, iir) = split(get(at));
+            let ier = low(get(at + 1));
+            BankV1 { imr, iir, ier }
+        };
+        Self {
+            enabled: get(place::INTERRUPTS) & 1 != 0,
+            banks: std::array::from_fn(bank),
+        }
     }
 
     pub(crate) fn save(&self) -> InterruptsV1 {

@@ -21,6 +21,7 @@ mod fences;
 mod gmbus;
 mod inspect;
 mod interrupts;
+pub mod kept;
 mod mmio;
 mod pci;
 mod pipe;
@@ -28,6 +29,7 @@ mod registers;
 mod seams;
 mod state;
 mod table_memory;
+mod transaction;
 
 pub use aperture::{ApertureCounts, ApertureView, FenceMeaning, FenceView};
 pub use config::{
@@ -44,5 +46,8 @@ pub use interrupts::{BadInterrupts, BankV1, InterruptsV1};
 pub use pci::{BadPciState, PciV1};
 pub use pipe::{RunningV1, TimingV1};
 pub use registers::{BadRegister, RegistersV1};
-pub use seams::{Bar, BarSink, Clock, Full, GGTT_ENTRIES, GgttTable, GpuPort, InterruptSink};
+pub use seams::{
+    Bar, BarSink, Clock, Full, GGTT_ENTRIES, GgttTable, GpuPort, InterruptSink, Kept, Unkept,
+};
 pub use state::{DeviceV1, DisplayV1, RestoreError};
+pub use transaction::Transaction;

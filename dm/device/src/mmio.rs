@@ -8,6 +8,7 @@ use vgpu_ring::Request;
 use crate::core::{Core, Seams};
 use crate::engines::apply_mask;
 use crate::interrupts::BankId;
+use crate::kept::low;
 
 /// The dwords an access touches: offset of each, how far its bytes are
 /// shifted in the access (negative when the access starts inside it), and
@@ -29,12 +30,6 @@ fn dwords(offset: u32, size: usize) -> impl Iterator<Item = (u32, i32, u32)> {
         let dword = first.checked_add(u32::try_from(n * 4).ok()?)?;
         Some((dword, start * 8, mask))
     })
-}
-
-/// The low dword of a value.
-fn low(value: u64) -> u32 {
-    let b = value.to_le_bytes();
-    u32::from_le_bytes([b[0], b[1], b[2], b[3]])
 }
 
 impl Core {
@@ -109,9 +104,9 @@ impl Core {
         let old = self.regs.get(offset);
         let merged = old & !mask | value;
         match self.regs.behaviour(offset).access {
-            Access::Storage => self.store(seams, offset, merged),
-            Access::Masked => self.store(seams, offset, apply_mask(old, value)),
-            Access::WriteOneToClear => self.store(seams, offset, old & !value),
+            Access::Storage => self.store(offset, merged),
+            Access::Masked => self.store(offset, apply_mask(old, value)),
+            Access::WriteOneToClear => self.store(offset, old & !value),
             Access::ReadOnly => {}
             Access::Handled(handler) => match handler {
                 Handler::Master => self.irqs.set_master(value),
@@ -126,7 +121,7 @@ impl Core {
                 }
                 Handler::Notify => {
                     self.regs.set(offset, merged);
-                    self.notify(seams, merged);
+                    self.notify(merged);
                 }
                 Handler::RingState
                 | Handler::MiMode
@@ -158,13 +153,13 @@ impl Core {
         self.deadline_moved |= handler != Handler::Iir;
     }
 
-    fn notify(&mut self, seams: &Seams, message: u32) {
+    fn notify(&mut self, message: u32) {
         let low = self.regs.get(pvinfo::PDP0);
         let high = self.regs.get(pvinfo::PDP0 + 4);
         let root = u64::from(high) << 32 | u64::from(low);
         match message {
-            pvinfo::L4_CREATE => self.send(seams, Request::CreatePageTable { root }),
-            pvinfo::L4_DESTROY => self.send(seams, Request::DestroyPageTable { root }),
+            pvinfo::L4_CREATE => self.send(Request::CreatePageTable { root }),
+            pvinfo::L4_DESTROY => self.send(Request::DestroyPageTable { root }),
             _ => self.incidents.unknown_notifications += 1,
         }
     }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::kept::place;
 use crate::seams::{Bar, BarSink, InterruptSink};
 
 mod space;
@@ -66,6 +67,8 @@ pub(crate) struct Pci {
     windows: [Window; 2],
     /// The device has something to interrupt for.
     pending: bool,
+    /// Something may have changed since it was last kept.
+    touched: bool,
     /// What was last made of that: an MSI is sent on the rise.
     msi_line: bool,
     intx_line: bool,
@@ -118,6 +121,7 @@ impl Pci {
             aperture_bytes,
             windows: [None; 2],
             pending: false,
+            touched: true,
             msi_line: false,
             intx_line: false,
         }
@@ -136,6 +140,7 @@ impl Pci {
         bars: &dyn BarSink,
         interrupts: &dyn InterruptSink,
     ) {
+        self.touched = true;
         let state = self.space.u16(POWER_CONTROL) & 3;
         let bases = WINDOWS.map(|bar| self.base(bar));
         self.space.write(offset, size, value);
@@ -227,6 +232,31 @@ impl Pci {
         }
     }
 
+    /// Puts what a successor needs, if it may have changed. Lines follow from
+    /// the interrupt part.
+    pub(crate) fn keep(&mut self, put: &mut impl FnMut(usize, u64)) {
+        if std::mem::take(&mut self.touched) {
+            let (words, _) = self.space.bytes().as_chunks::<8>();
+            for (n, word) in words.iter().enumerate() {
+                put(place::PCI + n, u64::from_le_bytes(*word));
+            }
+        }
+    }
+
+    /// What that put.
+    pub(crate) fn kept(get: impl Fn(usize) -> u64) -> PciV1 {
+        let words = (0..CONFIG_BYTES / 8).map(|n| get(place::PCI + n));
+        PciV1 {
+            config: words.flat_map(u64::to_le_bytes).collect(),
+        }
+    }
+
+    /// Sets the level of the line that a former device may have left at any,
+    /// and of which nothing is known.
+    pub(crate) fn assert_line(&mut self, interrupts: &dyn InterruptSink) {
+        interrupts.intx(self.intx_line);
+    }
+
     pub(crate) fn save(&self) -> PciV1 {
         let Self {
             space,
@@ -235,6 +265,7 @@ impl Pci {
             // Follow from the bytes and the interrupt part.
             windows: _,
             pending: _,
+            touched: _,
             msi_line: _,
             intx_line: _,
         } = self;

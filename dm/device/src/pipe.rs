@@ -4,6 +4,7 @@ use gen8::platform::PixelClock;
 use gen8::vreg::display as reg;
 use serde::{Deserialize, Serialize};
 
+use crate::kept::{join, split};
 use crate::registers::RegisterFile;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -198,6 +199,47 @@ impl Running {
     /// A synchronous flip was asked for.
     pub(crate) fn flip(&mut self) {
         self.flip = true;
+    }
+
+    /// Puts what a successor needs, or that there is no pipe, from word `at`
+    /// on. Times are those of the device's clock, which goes on.
+    pub(crate) fn keep(pipe: Option<&Self>, at: usize, put: &mut impl FnMut(usize, u64)) {
+        put(at, u64::from(pipe.is_some()));
+        let Some(Self {
+            timing:
+                TimingV1 {
+                    lines,
+                    blank,
+                    frame_ns,
+                },
+            since_ns,
+            told,
+            flip,
+        }) = pipe
+        else {
+            return;
+        };
+        put(at + 1, join(*lines, *blank));
+        put(at + 2, *frame_ns);
+        put(at + 3, *since_ns);
+        put(at + 4, *told);
+        put(at + 5, u64::from(*flip));
+    }
+
+    /// What that put, at `now_ns` of the device's clock.
+    pub(crate) fn kept(at: usize, get: impl Fn(usize) -> u64, now_ns: u64) -> Option<RunningV1> {
+        let (lines, blank) = split(get(at + 1));
+        let pipe = RunningV1 {
+            timing: TimingV1 {
+                lines,
+                blank,
+                frame_ns: get(at + 2),
+            },
+            age_ns: now_ns.wrapping_sub(get(at + 3)),
+            told: get(at + 4),
+            flip: get(at + 5) != 0,
+        };
+        (get(at) != 0).then_some(pipe)
     }
 
     pub(crate) fn save(&self, now_ns: u64) -> RunningV1 {

@@ -9,9 +9,12 @@ use gen8::vreg::{Access, REGISTER_BYTES, Register, Saved, pvinfo};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::kept::{join, place, split as take_apart};
 
 const PAGE_DWORDS: usize = 1024;
 const PAGES: usize = REGISTER_BYTES as usize / 4096;
+/// Pairs of values of a page: each is a word where they are kept.
+const PAIRS: usize = PAGE_DWORDS / 2;
 
 /// The part's saved state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +106,11 @@ impl Index {
 pub(crate) struct RegisterFile {
     pages: Vec<Option<Box<[u32; PAGE_DWORDS]>>>,
     index: &'static Index,
+    /// Offsets of values that changed since they were last kept, if anybody
+    /// keeps them.
+    changed: Option<Vec<u32>>,
+    /// Pages were added since.
+    paged: bool,
 }
 
 impl RegisterFile {
@@ -111,6 +119,8 @@ impl RegisterFile {
         let mut file = Self {
             pages: vec![None; PAGES],
             index: index(config.gpu),
+            changed: None,
+            paged: false,
         };
         for row in config.gpu.registers.rows() {
             for (i, offset) in (0..).zip(row.offsets()) {
@@ -135,11 +145,81 @@ impl RegisterFile {
     pub(crate) fn set(&mut self, offset: u32, value: u32) {
         let (page, at) = split(offset);
         match self.pages.get_mut(page) {
-            Some(Some(page)) => page[at] = value,
-            Some(empty) if value != 0 => {
+            Some(Some(page)) if page[at] != value => page[at] = value,
+            Some(empty) if empty.is_none() && value != 0 => {
                 empty.insert(Box::new([0; PAGE_DWORDS]))[at] = value;
+                self.paged = true;
             }
-            _ => {}
+            _ => return,
+        }
+        if let Some(changed) = &mut self.changed {
+            changed.push(offset);
+        }
+    }
+
+    /// Gives all that is kept of the values, and notes changes from now on.
+    pub(crate) fn keep_all(&mut self, put: &mut impl FnMut(usize, u64)) {
+        for (number, page) in self.pages.iter().enumerate() {
+            let Some(page) = page else { continue };
+            let (pairs, _) = page.as_chunks::<2>();
+            for (n, [low, high]) in pairs.iter().enumerate() {
+                put(place::REGISTERS + number * PAIRS + n, join(*low, *high));
+            }
+        }
+        self.keep_pages(put);
+        self.changed = Some(Vec::new());
+    }
+
+    /// Which pages there are.
+    fn keep_pages(&self, put: &mut impl FnMut(usize, u64)) {
+        for (n, pages) in self.pages.chunks(64).enumerate() {
+            let bits = pages.iter().zip(0..).filter(|(page, _)| page.is_some());
+            let bits = bits.fold(0, |bits, (_, n)| bits | 1_u64 << n);
+            put(place::PAGES + n, bits);
+        }
+    }
+
+    /// Gives what changed of the values since they were last kept: their place
+    /// and what is there now.
+    pub(crate) fn keep_changed(&mut self, put: &mut impl FnMut(usize, u64)) {
+        let Some(mut changed) = self.changed.take() else {
+            return;
+        };
+        // A string instruction may have changed some often.
+        if changed.len() > 16 {
+            changed.sort_unstable();
+            changed.dedup();
+        }
+        for offset in changed.drain(..) {
+            let (page, at) = split(offset);
+            let pair = offset & !7;
+            let value = join(self.get(pair), self.get(pair + 4));
+            put(place::REGISTERS + page * PAIRS + at / 2, value);
+        }
+        self.changed = Some(changed);
+        if std::mem::take(&mut self.paged) {
+            self.keep_pages(put);
+        }
+    }
+
+    /// The values as kept; any are possible. Changes are noted.
+    pub(crate) fn kept(config: &Config, get: impl Fn(usize) -> u64) -> Self {
+        let page = |number: usize| {
+            let there = get(place::PAGES + number / 64) >> (number % 64) & 1 != 0;
+            there.then(|| {
+                let mut page = Box::new([0; PAGE_DWORDS]);
+                let (pairs, _) = page.as_chunks_mut::<2>();
+                for (n, pair) in pairs.iter_mut().enumerate() {
+                    *pair = take_apart(get(place::REGISTERS + number * PAIRS + n)).into();
+                }
+                page
+            })
+        };
+        Self {
+            pages: (0..PAGES).map(page).collect(),
+            index: index(config.gpu),
+            changed: Some(Vec::new()),
+            paged: false,
         }
     }
 
@@ -154,7 +234,12 @@ impl RegisterFile {
     }
 
     pub(crate) fn save(&self, config: &Config) -> RegistersV1 {
-        let Self { pages, index } = self;
+        let Self {
+            pages,
+            index,
+            changed: _,
+            paged: _,
+        } = self;
         let fresh = Self::new(config);
         let mut values = Vec::new();
         for (number, page) in (0_u32..).zip(pages) {

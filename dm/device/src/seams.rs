@@ -33,6 +33,59 @@ pub trait GpuPort: Send + Sync {
     /// # Errors
     /// [`Full`] when there is no room now; the device keeps the request.
     fn send(&self, request: Request) -> Result<(), Full>;
+
+    /// Hands over one request like [`GpuPort::send`]: the one with which
+    /// `count` have been handed over. Who keeps what a successor needs notes
+    /// that at the moment from which vgpud will see the request.
+    ///
+    /// # Errors
+    /// As [`GpuPort::send`]; nothing is noted then.
+    fn hand_over(&self, request: Request, _count: u64) -> Result<(), Full> {
+        self.send(request)
+    }
+}
+
+/// Words that outlive the device, for its successor to go on from: see
+/// [`crate::kept`]. Stores are seen in the order in which they are made.
+pub trait Kept: Send + Sync {
+    /// Whether anything is kept at all.
+    fn keeps(&self) -> bool {
+        true
+    }
+    /// A word; 0 past the end of [`vgpu_ring::layout::KEPT_WORDS`] and where
+    /// nothing was stored.
+    fn load(&self, index: usize) -> u64;
+    /// Sets a word; does nothing past the end.
+    fn store(&self, index: usize, value: u64);
+    /// Something outside of these words is about to be changed: a test can end
+    /// the device here, as it can at each store.
+    fn about_to(&self) {}
+}
+
+/// Keeps nothing: the device is lost with its process.
+#[derive(Clone, Copy, Debug)]
+pub struct Unkept;
+
+impl Kept for Unkept {
+    fn keeps(&self) -> bool {
+        false
+    }
+
+    fn load(&self, _index: usize) -> u64 {
+        0
+    }
+
+    fn store(&self, _index: usize, _value: u64) {}
+}
+
+impl Kept for vgpu_ring::KeptPart {
+    fn load(&self, index: usize) -> u64 {
+        Self::load(self, index)
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        Self::store(self, index, value);
+    }
 }
 
 /// The guest's interrupts.

@@ -12,6 +12,7 @@ use crate::engines::{BadEngines, Engines, EnginesV1};
 use crate::fences::Fences;
 use crate::gmbus::{Gmbus, GmbusV1};
 use crate::interrupts::{BadInterrupts, Interrupts, InterruptsV1};
+use crate::kept::Keeper;
 use crate::pci::{BadPciState, Pci, PciV1};
 use crate::pipe::{Running, RunningV1};
 use crate::registers::{BadRegister, RegisterFile, RegistersV1};
@@ -87,6 +88,7 @@ impl Core {
             counts: _,
             alarm: _,
             deadline_moved: _,
+            keeper: _,
         } = self;
         DeviceV1 {
             config: config.clone(),
@@ -133,6 +135,7 @@ impl Core {
             retry_at: None,
             alarm: u64::MAX,
             deadline_moved: false,
+            keeper: Keeper::new(&*seams.kept),
             config: config.clone(),
             // Last: it maps windows.
             pci: Pci::restore(config, pci, &*seams.bars)?,

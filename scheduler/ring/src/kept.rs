@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::layout::KEPT_WORDS;
+use crate::layout::{KEPT_WORDS, kept};
 use crate::{AreaWords, Words};
 
 /// What a device model that dies leaves to the one that takes its place. What
@@ -39,5 +39,17 @@ impl<W: Words> KeptPart<W> {
             self.words
                 .store(self.first + index, value, Ordering::Release);
         }
+    }
+
+    /// What each thread of the device model has in hand: a number that is
+    /// another for the next thing, for the `vcpus` first vCPUs and last for
+    /// the thread that hears vgpud. A claim, like all that is kept.
+    #[must_use]
+    pub fn in_hand(&self, vcpus: usize) -> Vec<Option<u64>> {
+        let vcpus = (0..vcpus.min(kept::VCPUS)).map(|n| kept::ANSWERS + 2 * n);
+        let words = vcpus.chain([kept::EVENTS]).map(|at| self.load(at));
+        words
+            .map(|word| (word & kept::HAND == kept::IN_HAND).then_some(word))
+            .collect()
     }
 }

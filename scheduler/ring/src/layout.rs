@@ -49,6 +49,25 @@ pub mod index {
     pub const TABLE_CHANGES: usize = 48;
 }
 
+/// Words of the kept part that both sides know.
+pub mod kept {
+    /// vCPUs that a device model can serve.
+    pub const VCPUS: usize = 128;
+    /// Two words a vCPU: the request it has in hand, and what was read.
+    pub const ANSWERS: usize = 1024;
+    /// What the thread that hears vgpud has in hand.
+    pub const EVENTS: usize = ANSWERS + 2 * VCPUS;
+    /// In the words of what is in hand: the low bits say how far it is, the
+    /// others count.
+    pub const HAND: u64 = 3;
+    /// It is being done. 0 when nothing ever was in hand.
+    pub const IN_HAND: u64 = 1;
+    /// It is done and has no data.
+    pub const DONE: u64 = 2;
+    /// It is done, and the word behind has the data.
+    pub const READ: u64 = 3;
+}
+
 /// Where one ring lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {

@@ -119,6 +119,15 @@ pub enum Request {
         /// How many, each one of the [`TableChanges`](crate::TableChanges).
         count: u64,
     },
+    /// Another device model has taken the place of one that died. Like
+    /// [`Request::Protection`], and what that one did not come to tell counts
+    /// as told.
+    Recovered {
+        /// The number of [`TableChanges`](crate::TableChanges), this included.
+        changes: u64,
+        /// Whether it can protect frames.
+        offered: bool,
+    },
 }
 
 /// What became of an order to protect a frame, or not to.
@@ -247,6 +256,7 @@ const PROTECTED: u8 = 9;
 const TABLE_WRITE: u8 = 10;
 const TABLE_RELEASED: u8 = 11;
 const WRITES_MISSED: u8 = 12;
+const RECOVERED: u8 = 13;
 
 const CONTEXT_DONE: u8 = 0x81;
 const INTERRUPT: u8 = 0x82;
@@ -379,6 +389,9 @@ impl Message for Request {
             }
             Self::TableReleased { gfn } => [head(TABLE_RELEASED, 0, 0, 0, 0), gfn, 0, 0],
             Self::WritesMissed { count } => [head(WRITES_MISSED, 0, 0, 0, 0), count, 0, 0],
+            Self::Recovered { changes, offered } => {
+                [head(RECOVERED, u8::from(offered), 0, 0, 0), changes, 0, 0]
+            }
         }
     }
 
@@ -434,11 +447,15 @@ impl Message for Request {
                 gfn: frame(slot[1])?,
             },
             WRITES_MISSED => Self::WritesMissed { count: slot[1] },
+            RECOVERED => Self::Recovered {
+                changes: slot[1],
+                offered: flag("offer of protection", a)?,
+            },
             other => {
                 return Err(DecodeError {
                     field: "kind of request",
                     value: other.into(),
-                    allowed: "1 to 12",
+                    allowed: "1 to 13",
                 });
             }
         })
@@ -564,6 +581,10 @@ mod tests {
             },
             Request::TableReleased { gfn: 0x1_2345 },
             Request::WritesMissed { count: u64::MAX },
+            Request::Recovered {
+                changes: u64::MAX,
+                offered: true,
+            },
         ];
         for r in requests {
             assert_eq!(Request::decode(r.encode()), Ok(r));

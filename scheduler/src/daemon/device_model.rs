@@ -1,12 +1,13 @@
 //! A guest's device model, wherever it runs.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::Value;
 use vgpu_confine::Confined;
-use vgpu_control::{FromDm, Place, ToDm};
+use vgpu_control::{ControlError, FromDm, Place, StartDm, ToDm};
 use vgpu_sched::saved::MAX_DEVICE;
 
 /// How long a device model may take for an answer or to stop.
@@ -42,6 +43,22 @@ pub trait DeviceModel: Send + Sync {
 
     /// Stops it, kindly first, and tells how it ended.
     fn stop(&self) -> String;
+
+    /// Ends it at once, if it has to be, and tells how it ended. Another can
+    /// take its place then.
+    fn kill(&self) -> String;
+
+    /// Another that goes on with the same shared area, told `start`.
+    ///
+    /// # Errors
+    /// As the first's: what it says, or how it failed to say anything.
+    fn successor(&self, start: StartDm) -> anyhow::Result<Arc<dyn DeviceModel>>;
+}
+
+/// Whether an error of a device model's start is that it died or fell silent, and
+/// not what it said.
+pub fn died(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<ControlError>().is_some()
 }
 
 impl dyn DeviceModel + '_ {

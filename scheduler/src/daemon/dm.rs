@@ -6,7 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use vgpu_confine::{Confined, Confinement, Identity, Seccomp};
 use vgpu_control::{Connection, FromDm, Place, StartDm, ToDm};
+use vgpu_ring::{DeviceBells, SharedArea};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 
@@ -91,29 +92,48 @@ pub struct DmProcess {
     talk: Mutex<Talk>,
     server: u16,
     confined: Option<Confined>,
+    seat: Arc<ProcessSeat>,
+}
+
+/// What a guest's device models in dom0 have in common.
+pub struct ProcessSeat {
+    /// How one is run.
+    pub command: DmCommand,
+    /// The memory that they share with vgpud.
+    pub area: SharedArea,
+    /// Their doorbells.
+    pub bells: DeviceBells,
+    /// How long one may take to attach.
+    pub limit: Duration,
 }
 
 impl DmProcess {
-    /// Runs a device model with the descriptors of its shared area (memfd,
-    /// submit doorbell, complete doorbell), and behind them that of the file of
-    /// a device to restore, and waits, at most `limit`, until it is attached.
+    /// Runs a device model with its shared area, and `device` to restore, and
+    /// waits until it is attached.
     ///
     /// # Errors
     /// What it says, or how it failed to say anything; it is gone then.
     pub fn start(
-        command: &DmCommand,
+        seat: Arc<ProcessSeat>,
         start: StartDm,
-        fds: &[BorrowedFd<'_>],
-        limit: Duration,
+        device: Option<&File>,
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Connection::pair()?;
+        let ProcessSeat {
+            command,
+            area,
+            bells,
+            limit,
+        } = &*seat;
+        let mut fds = vec![area.as_fd(), bells.submit.as_fd(), bells.complete.as_fd()];
+        fds.extend(device.map(AsFd::as_fd));
         let mut child = Command::new(&command.program)
             .args(&command.args)
             .envs(command.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .with_context(|| format!("cannot run {}", command.program.display()))?;
-        match Self::handshake(&child, &ours, start, fds, limit) {
+        match Self::handshake(&child, &ours, start, &fds, *limit) {
             Ok((pidfd, (server, confined))) => Ok(Self {
                 pid: Pid::from_child(&child).as_raw_nonzero().get(),
                 child: Mutex::new(child),
@@ -124,6 +144,7 @@ impl DmProcess {
                 }),
                 server,
                 confined,
+                seat,
             }),
             Err(e) => {
                 // It fails only when the process is gone already.
@@ -237,9 +258,17 @@ impl DeviceModel for DmProcess {
             return self.reap();
         }
         log::warn!("device model {} does not stop: killed", self.pid);
+        self.kill()
+    }
+
+    fn kill(&self) -> String {
         // It fails only when the process is gone.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         self.reap()
+    }
+
+    fn successor(&self, start: StartDm) -> anyhow::Result<Arc<dyn DeviceModel>> {
+        Ok(Arc::new(Self::start(Arc::clone(&self.seat), start, None)?))
     }
 }
 

@@ -18,6 +18,7 @@ use super::device_model::DeviceModel;
 use super::events::{RingFate, RingSink};
 use super::migration::{self, Arriving, Plug, Record};
 use super::platform::{Platform, Vgpu};
+use super::replace::{Made, Models};
 use super::saving::Progress;
 use super::seat::{Seat, Taken};
 use super::server::Host;
@@ -42,7 +43,7 @@ pub struct Guest {
     pub qemu: OwnedFd,
     /// Ends waits.
     pub signals: Signals,
-    dm: Box<dyn DeviceModel>,
+    pub(super) models: Models,
     fate: Arc<RingFate>,
     /// `None` once the vGPU failed.
     pub(super) running: Mutex<Option<Running>>,
@@ -116,6 +117,11 @@ impl Guest {
             confine: host.dm.confinement(domid),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
         };
+        let made = Made {
+            start: start.clone(),
+            kept: ours.kept,
+            limits: host.limits,
+        };
         let dm = seat.attach(start, restored.map(|s| s.device.as_slice()))?;
         let attaching = began.elapsed();
         let worker = Worker::start(
@@ -140,7 +146,7 @@ impl Guest {
             qemu_pid,
             qemu,
             signals,
-            dm,
+            models: Models::new(dm, made),
             fate,
             running: Mutex::new(Some(Running { worker, vgpu })),
             in_use: Mutex::new(()),
@@ -159,8 +165,14 @@ impl Guest {
     }
 
     /// Its device model.
-    pub fn dm(&self) -> &dyn DeviceModel {
-        &*self.dm
+    pub fn dm(&self) -> Arc<dyn DeviceModel> {
+        self.models.now()
+    }
+
+    /// Whether the guest's page table is RAM of it, and where it is parked;
+    /// nothing when the vGPU failed.
+    pub(super) fn table_gfn(&self) -> Option<Option<u64>> {
+        lock(&self.running).as_ref().map(|r| r.vgpu.table().gfn())
     }
 
     /// Why its worker ended by itself, if it did.
@@ -253,8 +265,9 @@ impl Guest {
             vgpu,
             state: self.state(),
             qemu_pid: self.qemu_pid,
-            dm: self.dm.place(),
+            dm: self.dm().place(),
             requests,
+            restarts: self.models.replaced().0,
         }
     }
 
@@ -271,13 +284,14 @@ impl Guest {
             ),
             None => (None, None, 0),
         };
-        let device = match (&scheduler, self.dm.tree()) {
+        let device = match (&scheduler, self.dm().tree()) {
             (None, _) => Value::Null,
             (Some(_), Ok(tree)) => tree,
             (Some(_), Err(e)) => json!({"error": format!("{e:#}")}),
         };
         let ggtt = ggtt.map(|gfn| if gfn.is_some() { "ram" } else { "trapped" });
         let failure = lock(&self.failure).clone();
+        let (restarts, last_death) = self.models.replaced();
         json!({
             "domid": entry.domid,
             "vgpu": entry.vgpu,
@@ -287,10 +301,15 @@ impl Guest {
             "processes": {
                 "qemu": entry.qemu_pid,
                 "vgpu-dm": entry.dm,
-                "ioreq_server": self.dm.server(),
+                "ioreq_server": self.dm().server(),
+            },
+            "device_models": {
+                "replaced": restarts,
+                "last_death": last_death,
+                "gap_ms": self.models.gap().as_millis(),
             },
             "attach_seconds": self.attaching.as_secs_f64(),
-            "confined": self.dm.confined(),
+            "confined": self.dm().confined(),
             "rings": {
                 "requests": entry.requests,
                 "events": self.fate.sent(),

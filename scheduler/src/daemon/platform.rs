@@ -119,6 +119,12 @@ pub trait Platform: Send + Sync {
     /// When Xen refuses; the guest's vCPUs may hang then.
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()>;
 
+    /// Pauses the guest `domid`.
+    ///
+    /// # Errors
+    /// When Xen's toolstack does not.
+    fn pause(&self, domid: u16) -> anyhow::Result<()>;
+
     /// What the engines did so far, and when that was looked at, in
     /// nanoseconds of a clock.
     fn engines(&self) -> (u64, Vec<EngineSample>);

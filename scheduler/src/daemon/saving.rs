@@ -35,6 +35,9 @@ pub struct Progress {
     begun: bool,
     /// The vGPU and its device model hold still.
     stopped: bool,
+    /// Its device model was replaced meanwhile: what that one wrote of the
+    /// guest's memory is not known.
+    lost: bool,
 }
 
 impl Guest {
@@ -76,7 +79,10 @@ impl Guest {
             begun
         });
         begun.context("the vGPU cannot be saved")?;
-        progress.begun = true;
+        *progress = Progress {
+            begun: true,
+            ..Progress::default()
+        };
         Ok(())
     }
 
@@ -108,6 +114,35 @@ impl Guest {
             self.undo(vgpu, was.stopped);
             Ok(())
         })
+    }
+
+    /// Another device model has taken over: a save under way comes to nothing,
+    /// and the guest goes on.
+    pub(super) fn lose_save(&self) {
+        let mut progress = lock(&self.progress);
+        let was = *progress;
+        let undone = self.with_vgpu(|vgpu| {
+            if was.begun || was.stopped || vgpu.table().gfn().is_none() {
+                self.undo(vgpu, was.stopped);
+            }
+            Ok(())
+        });
+        if let Err(e) = undone {
+            log::warn!("domain {}: {e:#}", self.domid);
+        }
+        *progress = Progress {
+            lost: was.begun || was.stopped || was.lost,
+            ..Progress::default()
+        };
+    }
+
+    /// Refuses to go on with a save that was lost.
+    fn not_lost(&self, progress: Progress) -> anyhow::Result<()> {
+        if progress.lost {
+            let domid = self.domid;
+            bail!("domain {domid}: its device model was replaced during the save");
+        }
+        Ok(())
     }
 
     /// Takes back what there is to take back. A device model that does not do
@@ -158,6 +193,7 @@ impl Guest {
         if progress.stopped {
             bail!("domain {}: the vGPU is stopped already", self.domid);
         }
+        self.not_lost(*progress)?;
         let drained = self.with_vgpu(|vgpu| {
             let drained = vgpu.suspend(limit)?;
             let limit_ms = u64::try_from(STILL.as_millis()).unwrap_or(u64::MAX);
@@ -179,6 +215,7 @@ impl Guest {
     /// # Errors
     /// When the vGPU failed or its device model does not answer.
     pub fn take_written(&self) -> anyhow::Result<Vec<(Gfn, u64)>> {
+        self.not_lost(*lock(&self.progress))?;
         self.with_vgpu(|vgpu| {
             let mut runs = vgpu.written().take(MAX_RUNS);
             let theirs = self.dm().written(MAX_RUNS)?;

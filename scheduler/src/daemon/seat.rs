@@ -1,32 +1,22 @@
 //! Where a guest's device model is going to run, before it is told what to
 //! serve: a shared area and what opens it at the other end.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::sync::Arc;
 
 use anyhow::Context;
 use vgpu_config::VgpuSpec;
 use vgpu_control::StartDm;
-use vgpu_ring::{AreaConfig, Bells, DaemonEnd, DeviceBells, EventBell, SharedArea};
+use vgpu_ring::{AreaConfig, Bells, DaemonEnd, EventBell, SharedArea};
 
 use super::device_model::DeviceModel;
-use super::dm::{DmCommand, DmProcess, memory_file};
+use super::dm::{DmProcess, ProcessSeat, memory_file};
 use super::server::Host;
 use super::stub::WaitingStub;
 
 /// A device model to be.
 pub enum Seat {
     /// A process of dom0, not yet started.
-    Process {
-        /// Its area.
-        area: SharedArea,
-        /// Its doorbells.
-        bells: DeviceBells,
-        /// How it is run.
-        command: DmCommand,
-        /// How long it may take.
-        limit: Duration,
-    },
+    Process(Arc<ProcessSeat>),
     /// In a domain of its own, which runs.
     Stub(Box<WaitingStub>),
 }
@@ -63,12 +53,12 @@ impl Seat {
         let (ours, bells) = Bells::for_device_model()?;
         let wake = ours.submit.try_clone()?;
         let ours = area.daemon_end(ours);
-        let seat = Self::Process {
+        let seat = Self::Process(Arc::new(ProcessSeat {
             area,
             bells,
             command: host.dm.clone(),
             limit: host.limits.attach,
-        };
+        }));
         Ok(Taken { seat, ours, wake })
     }
 
@@ -80,22 +70,14 @@ impl Seat {
         self,
         start: StartDm,
         device: Option<&[u8]>,
-    ) -> anyhow::Result<Box<dyn DeviceModel>> {
+    ) -> anyhow::Result<Arc<dyn DeviceModel>> {
         match self {
-            Self::Process {
-                area,
-                bells,
-                command,
-                limit,
-            } => {
+            Self::Process(seat) => {
                 let device = device.map(memory_file).transpose();
                 let device = device.context("no memory for the device's state")?;
-                let mut fds: Vec<BorrowedFd<'_>> =
-                    vec![area.as_fd(), bells.submit.as_fd(), bells.complete.as_fd()];
-                fds.extend(device.as_ref().map(AsFd::as_fd));
-                Ok(Box::new(DmProcess::start(&command, start, &fds, limit)?))
+                Ok(Arc::new(DmProcess::start(seat, start, device.as_ref())?))
             }
-            Self::Stub(stub) => Ok(Box::new(stub.attach(start, device)?)),
+            Self::Stub(stub) => Ok(Arc::new(stub.attach(start, device)?)),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::client;
 use super::dm::DmCommand;
 use super::platform::Platform;
 use super::registry::Registry;
+use super::replace::Bounds;
 use super::stub::Stubs;
 
 /// The most clients at once. A registration holds one for as long as its
@@ -28,6 +29,10 @@ pub struct Limits {
     pub idle: Duration,
     /// A guest to stand still when it is migrated.
     pub downtime: Duration,
+    /// A device model to be at one thing.
+    pub heartbeat: Duration,
+    /// How many device models of a guest may die.
+    pub crashes: Bounds,
 }
 
 impl Default for Limits {
@@ -36,6 +41,8 @@ impl Default for Limits {
             attach: Duration::from_secs(20),
             idle: Duration::from_secs(10),
             downtime: Duration::from_millis(500),
+            heartbeat: Duration::from_secs(1),
+            crashes: Bounds::default(),
         }
     }
 }

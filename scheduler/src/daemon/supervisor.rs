@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::thread;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vgpu_ring::{Doorbell, EventBell};
 
 use super::guest::Guest;
+use super::heartbeat::{EVERY, Heartbeat};
 use super::platform::Platform;
 use super::registry::Registry;
+use super::replace::OnCrashLoop;
 
 /// Starts the supervisor of `guest`, which is in `registry` until it ends.
 ///
@@ -31,10 +33,11 @@ pub fn start(
 }
 
 /// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Happened {
     QemuEnded,
     DmEnded,
+    DmHangs(String),
     RingBroke,
     Stop,
 }
@@ -43,23 +46,27 @@ enum Happened {
 /// stops.
 fn watch(guest: &Guest, platform: &dyn Platform) {
     let domid = guest.domid;
-    let happened = next(guest, true);
-    match happened {
-        Happened::QemuEnded | Happened::Stop => {
-            log::info!("domain {domid}: {happened:?}, the vGPU ends");
-            let status = guest.dm().stop();
-            log::debug!("domain {domid}: the device model ended: {status}");
-            guest.end();
-            return;
-        }
-        Happened::DmEnded => {
-            let status = guest.dm().stop();
-            guest.fail(&format!("its device model ended: {status}"));
-        }
-        Happened::RingBroke => {
-            let reason = guest.ring_failure().unwrap_or_default();
-            guest.dm().stop();
-            guest.fail(&reason);
+    loop {
+        let reason = match next(guest, true) {
+            happened @ (Happened::QemuEnded | Happened::Stop) => {
+                log::info!("domain {domid}: {happened:?}, the vGPU ends");
+                let status = guest.dm().stop();
+                log::debug!("domain {domid}: the device model ended: {status}");
+                guest.end();
+                return;
+            }
+            Happened::DmEnded => format!("its device model ended: {}", guest.dm().kill()),
+            Happened::DmHangs(how) => format!("its device model hangs: {how}"),
+            Happened::RingBroke => {
+                let reason = guest.ring_failure().unwrap_or_default();
+                guest.dm().stop();
+                guest.fail(&reason);
+                break;
+            }
+        };
+        if let Err(e) = guest.replace_dm(&reason) {
+            lose(guest, platform, &format!("{reason}; {e:#}"));
+            break;
         }
     }
     // A device model that stops when asked has destroyed its server.
@@ -70,10 +77,25 @@ fn watch(guest: &Guest, platform: &dyn Platform) {
     log::info!("domain {domid}: {happened:?}");
 }
 
+/// No device model can go on with the device.
+fn lose(guest: &Guest, platform: &dyn Platform, reason: &str) {
+    let mut reason = reason.to_owned();
+    if guest.models.then() == OnCrashLoop::PauseGuest {
+        match platform.pause(guest.domid) {
+            Ok(()) => reason.push_str("; the guest is paused"),
+            Err(e) => log::warn!("domain {}: not paused: {e:#}", guest.domid),
+        }
+    }
+    guest.dm().kill();
+    guest.fail(&reason);
+}
+
 /// Waits for what happens next; with `vgpu` false only for the end.
 fn next(guest: &Guest, vgpu: bool) -> Happened {
     let signals = &guest.signals;
-    let dm = guest.dm().ended();
+    let dm = guest.dm();
+    let mut heartbeat = guest.models.heartbeat();
+    let every = Timespec::try_from(EVERY).ok().filter(|_| vgpu);
     loop {
         let mut fds = vec![
             PollFd::new(&guest.qemu, PollFlags::IN),
@@ -81,17 +103,18 @@ fn next(guest: &Guest, vgpu: bool) -> Happened {
         ];
         if vgpu {
             fds.push(PollFd::new(&signals.broke, PollFlags::IN));
-            fds.push(PollFd::from_borrowed_fd(dm, PollFlags::IN));
+            fds.push(PollFd::from_borrowed_fd(dm.ended(), PollFlags::IN));
         }
-        match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let events = match poll(&mut fds, every.as_ref()) {
+            Ok(events) => events,
+            Err(Errno::INTR) => continue,
             Err(e) => {
                 // Nothing can be watched any more: end the guest's vGPU
                 // rather than leave it unattended.
                 log::error!("domain {}: cannot watch its processes: {e}", guest.domid);
                 return Happened::Stop;
             }
-        }
+        };
         let ended = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         // The end of QEMU first: what ends with it is not a failure.
         if ended(0) {
@@ -105,6 +128,11 @@ fn next(guest: &Guest, vgpu: bool) -> Happened {
         }
         if ended(3) {
             return Happened::DmEnded;
+        }
+        if events == 0
+            && let Some(how) = heartbeat.as_mut().and_then(Heartbeat::look)
+        {
+            return Happened::DmHangs(how);
         }
     }
 }

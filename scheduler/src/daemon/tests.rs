@@ -26,7 +26,7 @@ use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
 use super::platform::{Identity, Platform, Vgpu};
 use super::table::Table;
-use super::{Daemon, DmCommand, Host, Limits, Stubs};
+use super::{Bounds, Daemon, DmCommand, Host, Limits, OnCrashLoop, Stubs};
 
 mod saving;
 mod stub;
@@ -59,7 +59,14 @@ fn fake_dm() {
     let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds).unwrap();
     let bells = Bells::from_daemon(DeviceBells { submit, complete }).unwrap();
     let area = SharedArea::open(area).unwrap();
-    let mut end = area.device_end(bells.try_clone().unwrap());
+    let ours = bells.try_clone().unwrap();
+    let mut end = match start.recover {
+        Some(server) => {
+            assert_eq!(server, 3);
+            area.resumed_device_end(ours)
+        }
+        None => area.device_end(ours),
+    };
     match role.as_str() {
         "refuses" => {
             let reason = FromDm::Failed("the domain has no such thing".into());
@@ -88,6 +95,11 @@ fn fake_dm() {
     }
     match role.as_str() {
         "dies" => return,
+        "dies-once" if start.recover.is_none() => return,
+        "hangs-once" if start.recover.is_none() => {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP)
+                .unwrap();
+        }
         "corrupts" => {
             // A producer index from nowhere, in the submit ring's first page.
             let file = std::fs::File::from(area.share().unwrap());
@@ -191,6 +203,12 @@ impl Platform for FakePlatform {
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {
         let notes = self.0.lock().unwrap().clone();
         notes.send(format!("reclaimed {server} of {domid}"))?;
+        Ok(())
+    }
+
+    fn pause(&self, domid: u16) -> anyhow::Result<()> {
+        let notes = self.0.lock().unwrap().clone();
+        notes.send(format!("paused {domid}"))?;
         Ok(())
     }
 
@@ -343,6 +361,11 @@ impl Fixture {
             .with(&args.each_ref().map(String::as_str), &[(ROLE, role)]);
         let limits = Limits {
             attach: Duration::from_secs(if role == "silent" { 1 } else { 30 }),
+            crashes: Bounds {
+                deaths: 2,
+                within: Duration::from_secs(3600),
+                then: OnCrashLoop::PauseGuest,
+            },
             ..Limits::default()
         };
         let host = Host {
@@ -453,17 +476,47 @@ fn a_guest_is_served_and_ends_with_its_qemu() {
 }
 
 #[test]
-fn a_device_model_that_dies_takes_only_its_vgpu() {
+fn device_models_that_die_again_and_again_take_only_their_vgpu() {
     let f = Fixture::new("dies", "dies");
     let qemu = f.attached();
+    for _ in 0..2 {
+        assert_eq!(f.note(), "Ping { token: 99 } 0x12345001");
+    }
+    assert_eq!(f.note(), "paused 9");
     assert_eq!(f.note(), "removed");
     assert_eq!(f.note(), "reclaimed 3 of 9");
     assert_eq!(f.list()[0].state, State::Failed);
+    assert_eq!(f.list()[0].restarts, 2);
     let tree: Value = f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     let failure = tree["failure"].as_str().unwrap();
     assert!(failure.starts_with("its device model ended"), "{failure}");
+    assert!(failure.contains("more than 2 times in 3600 s"), "{failure}");
+    assert!(failure.ends_with("the guest is paused"), "{failure}");
     drop(qemu);
     f.gone();
+}
+
+#[test]
+fn a_device_model_that_dies_or_hangs_is_replaced() {
+    for (role, death) in [("dies-once", "ended"), ("hangs-once", "stopped")] {
+        let f = Fixture::new(role, role);
+        let qemu = f.attached();
+        let first = f.list()[0].dm;
+        // Of the second.
+        assert_eq!(f.note(), "Ping { token: 99 } 0x12345001");
+        while f.list()[0].restarts == 0 {
+            std::thread::yield_now();
+        }
+        let list = f.list();
+        assert_eq!((list[0].state, list[0].restarts), (State::Running, 1));
+        let tree: Value = f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+        assert_eq!(tree["device"]["pci"], "8086:1616");
+        assert_ne!(tree["processes"]["vgpu-dm"], json!(first));
+        let last = tree["device_models"]["last_death"].as_str().unwrap();
+        assert!(last.contains(death), "{last}");
+        drop(qemu);
+        f.gone();
+    }
 }
 
 #[test]

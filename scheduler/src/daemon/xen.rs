@@ -1,9 +1,10 @@
 //! The daemon on Xen, with the software GPU.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use guest_memory::{Gfn, WrittenPages};
 use serde_json::Value;
 use softgpu::SoftGpu;
@@ -151,6 +152,18 @@ impl Platform for XenPlatform {
 
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {
         reclaim(&XenHost, DomId(domid), server)
+    }
+
+    fn pause(&self, domid: u16) -> anyhow::Result<()> {
+        // What an administrator would do, and undoes the same way.
+        let status = Command::new("xl")
+            .args(["pause", &domid.to_string()])
+            .status()
+            .context("cannot run xl")?;
+        if !status.success() {
+            bail!("xl pause: {status}");
+        }
+        Ok(())
     }
 
     fn engines(&self) -> (u64, Vec<EngineSample>) {

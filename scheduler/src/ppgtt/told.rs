@@ -26,6 +26,11 @@ impl Tables {
     pub const fn hear(&mut self, count: u64) {
         self.heard = self.heard.wrapping_add(count);
     }
+
+    /// So many were told of.
+    pub const fn hear_up_to(&mut self, count: u64) {
+        self.heard = count;
+    }
 }
 
 impl ShadowTables {

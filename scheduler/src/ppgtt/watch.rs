@@ -254,6 +254,14 @@ impl ShadowTables {
         inner.orders.offered = offered;
     }
 
+    /// Another device model has taken over: like [`ShadowTables::offer`], and
+    /// so many changes count as told. What the last one did not come to tell
+    /// of is found by comparing, since every table is compared now.
+    pub fn recovered(&self, changes: u64, offered: bool) {
+        self.offer(offered);
+        self.tables().hear_up_to(changes);
+    }
+
     /// A frame is protected, as ordered.
     pub fn protected(&self, gfn: Gfn, serial: u32) {
         let mut inner = self.tables();

@@ -34,6 +34,7 @@ impl Vgpu {
             } => self.tables.wrote(gpa, size.into(), since_ns),
             Request::TableReleased { gfn } => self.tables.released(Gfn(gfn)),
             Request::WritesMissed { count } => self.tables.missed(count),
+            Request::Recovered { changes, offered } => self.tables.recovered(changes, offered),
             _ => return,
         }
         self.give_orders();

@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::{SimHost, Witness};
 
 /// The PCI slot of every simulated guest's GPU.
-const SLOT: u8 = 0x10;
+pub(crate) const SLOT: u8 = 0x10;
 
 /// What can be chosen about a guest.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl Default for SimGuestConfig {
 }
 
 /// A domain that is destroyed with its owner.
-struct OwnDomain(Domain);
+pub(crate) struct OwnDomain(pub(crate) Domain);
 
 impl Drop for OwnDomain {
     fn drop(&mut self) {
@@ -240,16 +240,20 @@ impl SimGuest {
     }
 }
 
-/// A stopped domain's accesses go nowhere, as on a bus without a device.
-impl Platform for &SimGuest {
+/// A virtual CPU and the GPU it sees. A stopped domain's accesses go nowhere,
+/// as on a bus without a device.
+#[derive(Clone, Copy)]
+pub struct Cpu<'a>(pub &'a Vcpu);
+
+impl Platform for Cpu<'_> {
     fn memory(&self) -> &dyn GuestMemory {
-        &self.vcpu
+        self.0
     }
 
     fn config_read(&mut self, register: u16, size: u8) -> u32 {
         let register = u8::try_from(register).unwrap_or(0xff);
         let value = self
-            .vcpu
+            .0
             .pci_config_read(SimGuest::sbdf(), register, size.into());
         value.unwrap_or(u32::MAX)
     }
@@ -257,7 +261,7 @@ impl Platform for &SimGuest {
     fn config_write(&mut self, register: u16, size: u8, value: u32) {
         let register = u8::try_from(register).unwrap_or(0xff);
         let done = self
-            .vcpu
+            .0
             .pci_config_write(SimGuest::sbdf(), register, size.into(), value);
         if let Err(e) = done {
             log::debug!("config write: {e}");
@@ -265,22 +269,46 @@ impl Platform for &SimGuest {
     }
 
     fn mmio_read(&mut self, address: u64, size: u8) -> u64 {
-        self.vcpu
-            .mmio_read(address, size.into())
-            .unwrap_or(u64::MAX)
+        self.0.mmio_read(address, size.into()).unwrap_or(u64::MAX)
     }
 
     fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
-        if let Err(e) = self.vcpu.mmio_write(address, size.into(), value) {
+        if let Err(e) = self.0.mmio_write(address, size.into(), value) {
             log::debug!("write to {address:#x}: {e}");
         }
     }
 
     fn wait_interrupt(&mut self, timeout: Duration) -> bool {
         matches!(
-            self.vcpu.wait_interrupt(Some(timeout)),
+            self.0.wait_interrupt(Some(timeout)),
             Some(Interrupt::Msi { .. })
         )
+    }
+}
+
+impl Platform for &SimGuest {
+    fn memory(&self) -> &dyn GuestMemory {
+        &self.vcpu
+    }
+
+    fn config_read(&mut self, register: u16, size: u8) -> u32 {
+        Cpu(&self.vcpu).config_read(register, size)
+    }
+
+    fn config_write(&mut self, register: u16, size: u8, value: u32) {
+        Cpu(&self.vcpu).config_write(register, size, value);
+    }
+
+    fn mmio_read(&mut self, address: u64, size: u8) -> u64 {
+        Cpu(&self.vcpu).mmio_read(address, size)
+    }
+
+    fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
+        Cpu(&self.vcpu).mmio_write(address, size, value);
+    }
+
+    fn wait_interrupt(&mut self, timeout: Duration) -> bool {
+        Cpu(&self.vcpu).wait_interrupt(timeout)
     }
 }
 

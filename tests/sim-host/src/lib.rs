@@ -7,13 +7,15 @@
 mod guest;
 mod host;
 mod link;
+mod mortal;
 mod rogue;
 mod saving;
 mod table;
 mod witness;
 
-pub use guest::{SharedGuest, SimGuest, SimGuestConfig};
+pub use guest::{Cpu, SharedGuest, SimGuest, SimGuestConfig};
 pub use host::{SimHost, SimHostConfig};
 pub use link::Link;
+pub use mortal::MortalGuest;
 pub use rogue::Rogue;
 pub use witness::Witness;

@@ -195,4 +195,7 @@ pub struct Entry {
     pub dm: Place,
     /// Requests taken from the submit ring so far.
     pub requests: u64,
+    /// Device models that took the place of one that died.
+    #[serde(default)]
+    pub restarts: u64,
 }

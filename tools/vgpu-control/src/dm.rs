@@ -14,6 +14,8 @@ pub enum ToDm {
     Start(StartDm),
     /// Asks for [`FromDm::Tree`].
     Inspect,
+    /// Asks for [`FromDm::Done`], to see that it is alive.
+    Ping,
     /// Destroy the ioreq server and exit.
     Stop,
     /// Make the guest's page table, if it is RAM of the guest, one in the
@@ -81,6 +83,10 @@ pub struct StartDm {
     pub confine: Option<Confinement>,
     /// The device is restored from the file that comes along.
     pub restored: bool,
+    /// It takes the place of one that died, whose ioreq server has this id and
+    /// whose shared area comes along.
+    #[serde(default)]
+    pub recover: Option<u16>,
 }
 
 impl StartDm {
@@ -98,6 +104,7 @@ impl StartDm {
             ggtt_gfn,
             confine: None,
             restored: false,
+            recover: None,
         }
     }
 }

@@ -101,7 +101,11 @@ fn a_registered_guest_becomes_qemu_in_the_same_process() {
 fn qemu_reads_a_restored_guest_behind_vgpuds_mark() {
     let dir = Dir::new("incoming");
     let qemu = dir.0.join("qemu");
-    std::fs::write(&qemu, "#!/bin/sh\nfor last; do :; done\ncat <&${last#fd:}\n").unwrap();
+    std::fs::write(
+        &qemu,
+        "#!/bin/sh\nfor last; do :; done\ncat <&${last#fd:}\n",
+    )
+    .unwrap();
     let state = dir.0.join("state");
     std::fs::write(&state, "XVGPUSAVthe state of QEMU").unwrap();
     let listener = Listener::bind(&dir.0.join("sock")).unwrap();
@@ -128,7 +132,10 @@ fn qemu_reads_a_restored_guest_behind_vgpuds_mark() {
     let register = serde_json::to_value(&request).unwrap();
     assert_eq!(register["register"]["incoming"], true);
     assert_eq!(fds, 1);
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "the state of QEMU");
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "the state of QEMU"
+    );
 }
 
 #[test]

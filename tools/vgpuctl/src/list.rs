@@ -41,12 +41,15 @@ fn render(entries: &[Entry]) -> String {
             state.to_owned(),
             e.qemu_pid.to_string(),
             e.dm.to_string(),
+            e.restarts.to_string(),
             e.requests.to_string(),
             e.vgpu.clone(),
         ]
     });
     table::render(
-        ["DOMID", "STATE", "QEMU", "VGPU-DM", "REQUESTS", "VGPU"],
+        [
+            "DOMID", "STATE", "QEMU", "VGPU-DM", "RESTARTS", "REQUESTS", "VGPU",
+        ],
         rows,
     )
 }
@@ -66,13 +69,14 @@ mod tests {
             qemu_pid: 100,
             dm,
             requests: 7,
+            restarts: 3,
         };
         let entries = [entry(12, Place::Process(101)), entry(13, Place::Domain(14))];
         assert_eq!(
             render(&entries),
-            "DOMID  STATE   QEMU  VGPU-DM    REQUESTS  VGPU\n\
-             12     failed  100   pid 101    7         slot=5\n\
-             13     failed  100   domain 14  7         slot=5\n"
+            "DOMID  STATE   QEMU  VGPU-DM    RESTARTS  REQUESTS  VGPU\n\
+             12     failed  100   pid 101    3         7         slot=5\n\
+             13     failed  100   domain 14  3         7         slot=5\n"
         );
     }
 }

@@ -35,7 +35,7 @@ fn a_server_outlives_its_process_when_told_to() {
     let (_xen, domain, dm) = setup();
     let id = dm.create_ioreq_server().unwrap().into_id();
     assert_eq!(domain.ioreq_servers(), 1);
-    let mut again = dm.attach_ioreq_server(id);
+    let again = dm.attach_ioreq_server(id);
     again.info().unwrap();
     again.persist(true);
     drop(again);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::offset_of;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use xen_sys::layout::IOREQ_SERVER_FRAME_IOREQ;
 
@@ -37,7 +38,7 @@ pub struct IoreqServerInfo {
 pub struct IoreqServer {
     dm: DeviceModel,
     id: IoreqServerId,
-    destroy: bool,
+    destroy: AtomicBool,
 }
 
 impl IoreqServer {
@@ -50,7 +51,7 @@ impl IoreqServer {
         Ok(Self {
             id: IoreqServerId(op.get_u16(offset_of!(Arg, id))),
             dm,
-            destroy: true,
+            destroy: AtomicBool::new(true),
         })
     }
 
@@ -58,7 +59,7 @@ impl IoreqServer {
         Self {
             dm,
             id,
-            destroy: true,
+            destroy: AtomicBool::new(true),
         }
     }
 
@@ -75,14 +76,14 @@ impl IoreqServer {
     }
 
     /// Leaves the server alive when this value is dropped, or not.
-    pub fn persist(&mut self, persist: bool) {
-        self.destroy = !persist;
+    pub fn persist(&self, persist: bool) {
+        self.destroy.store(!persist, Ordering::Relaxed);
     }
 
     /// Forgets the server without destroying it.
     #[must_use]
-    pub fn into_id(mut self) -> IoreqServerId {
-        self.destroy = false;
+    pub fn into_id(self) -> IoreqServerId {
+        self.persist(true);
         self.id
     }
 
@@ -90,8 +91,8 @@ impl IoreqServer {
     ///
     /// # Errors
     /// ENOENT when it is gone.
-    pub fn destroy(mut self) -> Result<(), DeviceModelError> {
-        self.destroy = false;
+    pub fn destroy(self) -> Result<(), DeviceModelError> {
+        self.persist(true);
         self.destroy_now()
     }
 
@@ -278,7 +279,7 @@ impl IoreqServer {
 
 impl Drop for IoreqServer {
     fn drop(&mut self) {
-        if !self.destroy {
+        if !self.destroy.load(Ordering::Relaxed) {
             return;
         }
         if let Err(e) = self.destroy_now() {

@@ -6,5 +6,6 @@ mod display;
 mod engines;
 mod golden;
 mod kaby_lake;
+mod kept;
 mod registers_doc;
 mod rig;

@@ -7,7 +7,7 @@ use gen8::{Engine, Platform, irq, ring};
 use guest_memory::{GuestMemory, VecMemory};
 use vgpu_device::{
     Bar, BarSink, Clock, Config, Device, Full, GGTT_ENTRIES, GgttTable, GpuPort, InterruptSink,
-    Seams,
+    Seams, Unkept,
 };
 use vgpu_ring::Request;
 
@@ -109,6 +109,7 @@ impl Rig {
             interrupts: world.clone(),
             clock: world.clone(),
             bars: world.clone(),
+            kept: Arc::new(Unkept),
         };
         (seams, world, memory, table)
     }

@@ -1,12 +1,13 @@
 //! A guest's device model in a domain of its own.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use grant_area::{GrantAreaError, Lifeline, MappedArea, MappedControl};
+use grant_area::{GrantAreaError, Lifeline, MappedArea, MappedControl, Offer};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use vgpu_confine::Confined;
@@ -14,7 +15,7 @@ use vgpu_control::{FromDm, PipeConnection, Place, StartDm, ToDm};
 use vgpu_ring::{Doorbell, EventBell};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
-use xen_glue::DomId;
+use xen_glue::{DomId, Hypervisor};
 
 use super::{StubDomain, Stubs};
 use crate::daemon::device_model::{DeviceModel, LIMIT};
@@ -25,6 +26,8 @@ pub struct WaitingStub {
     serial: u32,
     lifeline: Lifeline,
     talk: Talk,
+    xen: Arc<dyn Hypervisor>,
+    limit: Duration,
     until: Instant,
 }
 
@@ -43,13 +46,7 @@ impl WaitingStub {
         log::info!("domain {guest}: its device model's {domid} is up after {took:.2} s");
         let open = || -> Result<_, GrantAreaError> {
             let area = MappedArea::open(&*stubs.xen, domid, &offer.area, offer.life)?;
-            let control = MappedControl::open(&*stubs.xen, domid, &offer.control)?;
-            let talk = Talk {
-                connection: PipeConnection::from(control.end()?),
-                owed: 0,
-                _control: control,
-            };
-            Ok((area, talk))
+            Ok((area, Talk::open(&*stubs.xen, domid, &offer)?))
         };
         let (area, talk) = open().with_context(|| format!("what {domid} offers"))?;
         let waiting = Self {
@@ -57,6 +54,8 @@ impl WaitingStub {
             serial: offer.serial,
             lifeline: area.lifeline(),
             talk,
+            xen: Arc::clone(&stubs.xen),
+            limit: stubs.config.limit,
             until,
         };
         Ok((waiting, area))
@@ -69,20 +68,12 @@ impl WaitingStub {
     /// What it says, or how it failed to say anything.
     pub fn attach(self, start: StartDm, device: Option<&[u8]>) -> anyhow::Result<DmStub> {
         let left = self.until.saturating_duration_since(Instant::now());
-        let connection = &self.talk.connection;
-        connection.set_limit(Some(left));
-        connection.send_with(&ToDm::Start(start), device.unwrap_or(&[]))?;
-        let heard = connection.recv();
-        let heard = heard.or_else(|e| {
+        let attached = self.talk.start(start, device, left);
+        let (server, confined) = attached.or_else(|e| {
             // The domain's end says more than that of its memory.
             self.domain.alive()?;
-            Err(e).context("the device model did not attach")
-        });
-        let (server, confined) = match heard? {
-            FromDm::Attached { server, confined } => (server, confined),
-            FromDm::Failed(reason) => bail!(reason),
-            _ => bail!("it answered what nobody asked"),
-        };
+            Err(e)
+        })?;
         DmStub::new(self, server, confined)
     }
 }
@@ -95,10 +86,52 @@ struct Talk {
     _control: MappedControl,
 }
 
+impl Talk {
+    /// The pipe that is offered.
+    fn open(xen: &dyn Hypervisor, domid: DomId, offer: &Offer) -> Result<Self, GrantAreaError> {
+        let control = MappedControl::open(xen, domid, &offer.control)?;
+        Ok(Self {
+            connection: PipeConnection::from(control.end()?),
+            owed: 0,
+            _control: control,
+        })
+    }
+
+    /// Tells a device model what to serve, with the device to restore, and waits
+    /// at most `limit` until it is attached.
+    fn start(
+        &self,
+        start: StartDm,
+        device: Option<&[u8]>,
+        limit: Duration,
+    ) -> anyhow::Result<(u16, Option<Confined>)> {
+        self.connection.set_limit(Some(limit));
+        let said = (|| {
+            let message = ToDm::Start(start);
+            self.connection.send_with(&message, device.unwrap_or(&[]))?;
+            self.connection.recv()
+        })();
+        match said.context("the device model did not attach")? {
+            FromDm::Attached { server, confined } => Ok((server, confined)),
+            FromDm::Failed(reason) => bail!(reason),
+            _ => bail!("it answered what nobody asked"),
+        }
+    }
+}
+
 /// What all that waits for its end shares.
 struct End {
     ended: EventBell,
     stop: EventBell,
+}
+
+impl End {
+    fn new() -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            ended: EventBell::new()?,
+            stop: EventBell::new()?,
+        }))
+    }
 }
 
 /// A device model in a domain of its own, attached to its guest.
@@ -111,43 +144,50 @@ pub struct DmStub {
     watcher: Mutex<Option<thread::JoinHandle<()>>>,
     server: u16,
     confined: Option<Confined>,
+    serial: u32,
+    lifeline: Arc<Lifeline>,
+    xen: Arc<dyn Hypervisor>,
+    limit: Duration,
+    /// Another has taken its place: the domain is not its any more.
+    succeeded: AtomicBool,
 }
 
 impl DmStub {
     fn new(waiting: WaitingStub, server: u16, confined: Option<Confined>) -> anyhow::Result<Self> {
-        let WaitingStub {
-            domain,
-            serial,
-            lifeline,
-            talk,
-            until: _,
-        } = waiting;
-        let end = Arc::new(End {
-            ended: EventBell::new()?,
-            stop: EventBell::new()?,
-        });
-        let domid = domain.domid();
-        let domain = Arc::new(Mutex::new(Some(domain)));
-        let watcher = Watcher {
+        let domid = waiting.domain.domid();
+        let dm = Self {
+            talk: Mutex::new(Some(waiting.talk)),
             domid,
-            lifeline,
-            serial,
-            domain: Arc::clone(&domain),
-            end: Arc::clone(&end),
-        };
-        let watcher = thread::Builder::new()
-            .name(format!("stub{domid}"))
-            .spawn(move || watcher.run())
-            .context("cannot watch the device model's domain")?;
-        Ok(Self {
-            talk: Mutex::new(Some(talk)),
-            domid,
-            domain,
-            end,
-            watcher: Mutex::new(Some(watcher)),
+            domain: Arc::new(Mutex::new(Some(waiting.domain))),
+            end: End::new()?,
+            watcher: Mutex::default(),
             server,
             confined,
-        })
+            serial: waiting.serial,
+            lifeline: Arc::new(waiting.lifeline),
+            xen: waiting.xen,
+            limit: waiting.limit,
+            succeeded: AtomicBool::new(false),
+        };
+        dm.watch()?;
+        Ok(dm)
+    }
+
+    /// Starts the thread that watches.
+    fn watch(&self) -> anyhow::Result<()> {
+        let watcher = Watcher {
+            domid: self.domid,
+            lifeline: Arc::clone(&self.lifeline),
+            serial: self.serial,
+            domain: Arc::clone(&self.domain),
+            end: Arc::clone(&self.end),
+        };
+        let thread = thread::Builder::new()
+            .name(format!("stub{}", self.domid))
+            .spawn(move || watcher.run())
+            .context("cannot watch the device model's domain")?;
+        *lock(&self.watcher) = Some(thread);
+        Ok(())
     }
 
     /// Ends the thread that watches, and with it the last look at the domain.
@@ -164,7 +204,7 @@ impl DmStub {
 /// Notices the end of a device model or of its domain.
 struct Watcher {
     domid: u16,
-    lifeline: Lifeline,
+    lifeline: Arc<Lifeline>,
     serial: u32,
     domain: Arc<Mutex<Option<StubDomain>>>,
     end: Arc<End>,
@@ -255,6 +295,9 @@ impl DeviceModel for DmStub {
         self.stop_watching();
         // Its memory first: a domain is not gone while others map it.
         lock(&self.talk).take();
+        if self.succeeded.load(Ordering::SeqCst) {
+            return format!("another went on in domain {}", self.domid);
+        }
         let Some(domain) = lock(&self.domain).take() else {
             return format!("domain {} ended before", self.domid);
         };
@@ -264,6 +307,43 @@ impl DeviceModel for DmStub {
         };
         drop(domain);
         how
+    }
+
+    fn kill(&self) -> String {
+        // One that hangs can only end with its domain, which has to stay.
+        self.stop_watching();
+        lock(&self.talk).take();
+        format!("in domain {}", self.domid)
+    }
+
+    fn successor(&self, start: StartDm) -> anyhow::Result<Arc<dyn DeviceModel>> {
+        let until = Instant::now() + self.limit;
+        let domid = DomId(self.domid);
+        let offer = match &*lock(&self.domain) {
+            Some(domain) => domain.offer(Some(self.serial), until)?,
+            None => bail!("{domid} is gone"),
+        };
+        let talk = Talk::open(&*self.xen, domid, &offer);
+        let talk = talk.with_context(|| format!("what {domid} offers"))?;
+        let left = until.saturating_duration_since(Instant::now());
+        let (server, confined) = talk.start(start, None, left)?;
+        let next = Self {
+            talk: Mutex::new(Some(talk)),
+            domid: self.domid,
+            domain: Arc::clone(&self.domain),
+            end: End::new()?,
+            watcher: Mutex::default(),
+            server,
+            confined,
+            serial: offer.serial,
+            lifeline: Arc::clone(&self.lifeline),
+            xen: Arc::clone(&self.xen),
+            limit: self.limit,
+            succeeded: AtomicBool::new(false),
+        };
+        next.watch()?;
+        self.succeeded.store(true, Ordering::SeqCst);
+        Ok(Arc::new(next))
     }
 }
 

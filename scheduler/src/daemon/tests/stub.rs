@@ -163,7 +163,7 @@ impl DeviceModel {
         let ToDm::Start(start) = control.recv().unwrap() else {
             panic!("no start");
         };
-        assert_eq!((start.domid, start.slot), (9, 5));
+        assert_eq!((start.domid, start.slot, start.recover), (9, 5, None));
         if role == "refuses" {
             let reason = "the domain has no such thing".into();
             return control.send(&FromDm::Failed(reason)).unwrap();
@@ -176,20 +176,59 @@ impl DeviceModel {
         let mut end = area.device_end(area.bells().unwrap());
         end.ggtt.store(7, 0x1234_5001);
         end.requests.push(Request::Ping { token: 99 }).unwrap();
-        if role == "dies" {
-            while end.events.pop().unwrap().is_none() {
-                end.events.wait(None).unwrap();
+        match role {
+            "dies" => {
+                while end.events.pop().unwrap().is_none() {
+                    end.events.wait(None).unwrap();
+                }
+                self.store.change(|tree| {
+                    tree.ended.insert(self.stub, DomainState::Shutdown(3));
+                });
             }
-            return;
+            "dies-once" => {
+                drop((end, control, pipe));
+                self.succeed(&area, offer);
+            }
+            _ => serve(&control),
         }
-        loop {
-            let answer = match control.recv() {
-                Ok(ToDm::Inspect) => FromDm::Tree(json!({"pci": "8086:1616"})),
-                Ok(ToDm::Stop) | Err(_) => return,
-                Ok(other) => panic!("{other:?}"),
-            };
-            control.send(&answer).unwrap();
-        }
+    }
+
+    /// Another goes on in the same domain.
+    fn succeed(&self, area: &GrantedArea, offer: Offer) {
+        let pipe = GrantedControl::create(&self.xen, DomId(0)).unwrap();
+        let offer = Offer {
+            serial: 1,
+            control: pipe.offer(),
+            ..offer
+        };
+        let control = PipeConnection::from(pipe.end().unwrap());
+        let node = format!("{}/{STUB_OFFER}", self.folder);
+        self.store.write(&node, &offer.to_string());
+        let ToDm::Start(start) = control.recv().unwrap() else {
+            panic!("no start");
+        };
+        assert_eq!((start.domid, start.recover), (9, Some(4)));
+        let attached = FromDm::Attached {
+            server: 4,
+            confined: None,
+        };
+        control.send(&attached).unwrap();
+        let mut end = area.resumed_device_end(area.bells().unwrap());
+        end.requests.push(Request::Ping { token: 98 }).unwrap();
+        serve(&control);
+    }
+}
+
+/// Answers vgpud until it says stop.
+fn serve(control: &PipeConnection) {
+    loop {
+        let answer = match control.recv() {
+            Ok(ToDm::Inspect) => FromDm::Tree(json!({"pci": "8086:1616"})),
+            Ok(ToDm::Record(false)) => FromDm::Done,
+            Ok(ToDm::Stop) | Err(_) => return,
+            Ok(other) => FromDm::Refused(format!("{other:?}")),
+        };
+        control.send(&answer).unwrap();
     }
 }
 
@@ -271,7 +310,7 @@ fn a_device_model_in_its_own_domain_serves_and_goes_with_the_guest() {
 }
 
 #[test]
-fn its_end_is_noticed_and_takes_only_its_vgpu() {
+fn its_domains_end_is_noticed_and_takes_only_its_vgpu() {
     let w = World::new("stub-dies", "dies");
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
     assert_eq!(reply, Ok(json!({})));
@@ -279,15 +318,41 @@ fn its_end_is_noticed_and_takes_only_its_vgpu() {
         "created vgpu-dm-9",
         "added 9",
         "Ping { token: 99 } 0x12345001",
-        "destroyed",
+        "paused 9",
         "removed",
         "reclaimed 4 of 9",
     ];
     assert_eq!(w.notes(6), expected.map(str::to_owned).into());
     assert_eq!(w.f.list()[0].state, State::Failed);
-    w.nothing_left();
+    let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    let failure = tree["failure"].as_str().unwrap();
+    assert!(failure.contains("crashed"), "{failure}");
     drop(qemu);
+    assert_eq!(w.f.note(), "destroyed");
     w.f.gone();
+    w.nothing_left();
+}
+
+#[test]
+fn another_goes_on_in_the_same_domain() {
+    let w = World::new("stub-dies-once", "dies-once");
+    let (qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(w.f.note(), "created vgpu-dm-9");
+    assert_eq!(w.f.note(), "added 9");
+    assert_eq!(w.f.note(), "Ping { token: 99 } 0x12345001");
+    assert_eq!(w.f.note(), "Ping { token: 98 } 0x12345001");
+    while w.f.list()[0].restarts == 0 {
+        thread::yield_now();
+    }
+    let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    assert_eq!(tree["device"]["pci"], "8086:1616");
+    assert_eq!(tree["state"], "running");
+    drop(qemu);
+    let notes = w.notes(2);
+    assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());
+    w.f.gone();
+    w.nothing_left();
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub fn seams(memory: Arc<dyn GuestMemory>, ggtt: Arc<dyn GgttTable>) -> Seams {
         interrupts: nowhere.clone(),
         clock: nowhere.clone(),
         bars: nowhere,
+        kept: Arc::new(vgpu_device::Unkept),
     }
 }
 

@@ -1,0 +1,123 @@
+//! A guest at work whose device model is killed ten thousand times.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use fake_xen::Vcpu;
+use gen8::platform::BDW;
+use gen8::vreg::pch;
+use guest_driver::{Driver, Frames};
+use sim_host::{Cpu, MortalGuest, SimGuest, SimGuestConfig, SimHost, SimHostConfig};
+use vgpu_device::{EDID_BYTES, Mode, edid};
+
+/// Kills in all.
+const KILLS: u64 = 10_000;
+
+/// A sequence of numbers that looks like chance (xorshift64).
+fn chance(seed: u64) -> impl FnMut() -> u64 {
+    let mut x = seed;
+    move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    }
+}
+
+/// Where BAR0 is.
+fn registers(vcpu: &Vcpu) -> u64 {
+    let base = vcpu.pci_config_read(SimGuest::sbdf(), 0x10, 4).unwrap();
+    u64::from(base & !0xf)
+}
+
+/// What a CPU does beside the driver's: it counts in a register, reading each
+/// number back, and reads the monitor's identification, which each read moves
+/// on. Done twice or not at all, either would show.
+fn beside(vcpu: &Vcpu, done: &AtomicBool) -> u64 {
+    const COUNTER: u64 = 0x10_0040;
+    let base = registers(vcpu);
+    let read = |at: u64| vcpu.mmio_read(base + at, 4).unwrap();
+    let write = |at: u64, value: u64| vcpu.mmio_write(base + at, 4, value).unwrap();
+    let mut count = 0;
+    let expected = edid(Mode::default());
+    while !done.load(SeqCst) {
+        for _ in 0..16 {
+            let there = read(COUNTER);
+            if done.load(SeqCst) {
+                return count;
+            }
+            assert_eq!(there, count);
+            count = (count + 1) & 0xffff_ffff;
+            write(COUNTER, count);
+        }
+        // Pin pair 5, then an indexed read of 128 bytes at 0x50.
+        write(pch::GMBUS0.into(), 5);
+        let command = 1_u64 << 30 | 1 << 25 | 1 << 26 | 128 << 16 | 0x50 << 1 | 1;
+        write(pch::GMBUS1.into(), command);
+        for bytes in expected.chunks(4) {
+            let word = u32::from_le_bytes(bytes.try_into().unwrap());
+            assert_eq!(read(pch::GMBUS3.into()), u64::from(word));
+        }
+        write(pch::GMBUS1.into(), 1 << 30 | 1 << 27);
+        write(pch::GMBUS0.into(), 0);
+    }
+    assert_eq!(expected.len(), EDID_BYTES);
+    count
+}
+
+/// Has the GPU work while `on`, and then with a device model that lives on.
+fn work(vcpu: &Vcpu, on: impl Fn() -> bool) -> anyhow::Result<usize> {
+    let mut driver = Driver::start_restless(Cpu(vcpu), Frames::new(256, 4096), 11)?;
+    let mut requests = 0;
+    let mut last = false;
+    while !last {
+        last = !on();
+        for finished in driver.complete(if last { 20 } else { 4 })? {
+            finished.result?;
+            requests += 1;
+        }
+    }
+    Ok(requests)
+}
+
+#[test]
+fn ten_thousand_kills_are_not_noticed() {
+    let host = SimHost::start(SimHostConfig {
+        gpu: &BDW,
+        ..SimHostConfig::default()
+    })
+    .unwrap();
+    let config = SimGuestConfig {
+        vcpus: 2,
+        ..SimGuestConfig::default()
+    };
+    let mut next = chance(0x9e37_79b9_7f4a_7c15);
+    let mut left = KILLS;
+    // Some die while they take over, most a few requests later.
+    let guest = MortalGuest::start(&host, &config, move || {
+        left = left.checked_sub(1)?;
+        let steps = next();
+        Some(match steps % 4 {
+            0 => steps / 4 % 40,
+            1 => steps / 4 % 400,
+            _ => steps / 4 % 120,
+        })
+    })
+    .unwrap();
+    let (first, second) = (guest.vcpu(0).unwrap(), guest.vcpu(1).unwrap());
+    let done = AtomicBool::new(false);
+    let worked = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| beside(&second, &done));
+        let requests = work(&first, || guest.kills() < KILLS);
+        done.store(true, SeqCst);
+        Ok::<_, anyhow::Error>((requests?, beside.join().unwrap()))
+    });
+    assert_eq!(guest.link().failure(), None);
+    let kills = guest.kills();
+    let view = guest.link().handle().inspect();
+    guest.end().unwrap();
+    let (requests, count) = worked.unwrap();
+    assert_eq!(view.refusals, []);
+    assert!(kills >= KILLS);
+    assert!(requests > 100, "{requests}");
+    assert!(count > 100, "{count}");
+}
