@@ -2,14 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+mod control;
+mod stub;
+
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
+use control::{Came, Control, read_device};
 use gen8::Platform;
+use grant_area::LentArea;
+use stub::Shared;
 use vgpu_confine::{Confined, Confinement, Role, Seccomp};
 use vgpu_control::{Connection, ControlError, FromDm, MAX_RUNS, StartDm, ToDm};
 use vgpu_device::{Config, DeviceV1, GGTT_MIB};
@@ -30,6 +35,14 @@ struct Arguments {
     /// Count accesses by register, for vgpuctl inspect.
     #[arg(long)]
     count_registers: bool,
+
+    /// Be the first process of a domain made for a device model.
+    #[arg(long, hide = true, conflicts_with = "stub")]
+    init: bool,
+
+    /// Serve the guest that this domain was made for.
+    #[arg(long, hide = true)]
+    stub: bool,
 }
 
 /// MiB of global address space that a guest may use when each write to its
@@ -40,34 +53,61 @@ const TRAPPED_GGTT_MIB: u32 = 128;
 fn main() -> anyhow::Result<()> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let arguments = Arguments::parse();
+    if arguments.init {
+        let own = std::env::args_os().skip(1).filter(|a| a != "--init");
+        let Err(e) = stub::init::run(&own.collect::<Vec<_>>());
+        return Err(e);
+    }
     let stdin = std::io::stdin();
     let control = stdin.as_fd().try_clone_to_owned();
     let control = Connection::from(control.context("standard input")?);
-    match attach(&control, &arguments) {
+    if arguments.stub {
+        return in_stub(&control, &arguments);
+    }
+    run(&Control::Socket(control), None, &arguments)
+}
+
+/// Serves the guest of this domain, whose area `holder` lends.
+fn in_stub(holder: &Connection, arguments: &Arguments) -> anyhow::Result<()> {
+    let Shared {
+        area,
+        control,
+        pipe: _pipe,
+    } = stub::offer(holder)?;
+    let result = run(&Control::Pipe(Box::new(control)), Some(&area), arguments);
+    if let Err(e) = &result {
+        log::error!("{e:#}");
+    }
+    // What is granted ends with the process, as when it is killed: nothing is
+    // given back by calls that a confined process does not have.
+    std::process::exit(i32::from(result.is_err()));
+}
+
+/// Attaches as vgpud says and serves until it says stop. In a domain of its own
+/// there is an `area` before vgpud says anything.
+fn run(control: &Control, area: Option<&LentArea>, arguments: &Arguments) -> anyhow::Result<()> {
+    match attach(control, area, arguments) {
         Ok((server, confined)) => {
             let server_id = server.id();
-            let attached = control.send(
-                &FromDm::Attached {
-                    server: server_id,
-                    confined,
-                    table: match server.table() {
-                        TableState::Ram { gfn, .. } => Some(gfn),
-                        TableState::Trapped => None,
-                    },
+            let attached = control.send(&FromDm::Attached {
+                server: server_id,
+                confined,
+                table: match server.table() {
+                    TableState::Ram { gfn, .. } => Some(gfn),
+                    TableState::Trapped => None,
                 },
-                &[],
-            );
+            });
             if let Err(e) = attached {
                 log::warn!("vgpud does not hear that it is attached: {e}");
             }
-            let result = serve(&control, &server);
+            let result = serve(control, &server);
             server.stop();
             result
         }
         Err(e) => {
             // Who started us may be gone; the log has it too.
             let reason = format!("{e:#}");
-            if let Err(lost) = control.send(&FromDm::Failed(reason), &[]) {
+            if let Err(lost) = control.send(&FromDm::Failed(reason)) {
                 log::warn!("{lost}");
             }
             Err(e)
@@ -78,18 +118,30 @@ fn main() -> anyhow::Result<()> {
 /// Takes the first message, gives up what is not needed, and attaches. Nothing
 /// of the guest's is looked at before.
 fn attach(
-    control: &Connection,
+    control: &Control,
+    area: Option<&LentArea>,
     arguments: &Arguments,
 ) -> anyhow::Result<(Server, Option<Confined>)> {
-    let (message, fds) = control
-        .recv::<ToDm>()
-        .context("waiting for the first message of vgpud on standard input")?;
+    let (message, came) = control
+        .recv()
+        .context("waiting for the first message of vgpud")?;
     let ToDm::Start(start) = message else {
         bail!("first message is {message:?}, allowed: start");
     };
-    let (end, saved) = descriptors(fds, &start)?;
+    let (end, saved) = match (came, area) {
+        (Came::Descriptors(fds), _) => descriptors(fds, &start)?,
+        (Came::Bytes(bytes), Some(area)) => {
+            let saved = start.restored.then(|| read_device(&*bytes)).transpose();
+            let bells = area.bells()?;
+            let end = match start.recover {
+                Some(_) => area.resumed_device_end(bells),
+                None => area.device_end(bells),
+            };
+            (end, saved.context("saved device")?)
+        }
+        (Came::Bytes(_), None) => bail!("first message came without an area"),
+    };
     let config = server_config(&start, arguments)?;
-    let saved = saved.map(read_device).transpose().context("saved device")?;
     let handles = Handles::open(&XenHost, DomId(start.domid))?;
     let confined = match start.confine {
         Some(Confinement { identity, .. }) => Some(vgpu_confine::process(identity)?),
@@ -135,7 +187,7 @@ fn attach(
 fn descriptors(
     mut fds: Vec<OwnedFd>,
     start: &StartDm,
-) -> anyhow::Result<(DeviceEnd, Option<File>)> {
+) -> anyhow::Result<(DeviceEnd, Option<DeviceV1>)> {
     let count = fds.len();
     let allowed = if start.restored { 4 } else { 3 };
     let saved = if start.restored { fds.pop() } else { None };
@@ -148,23 +200,8 @@ fn descriptors(
         Some(_) => area.resumed_device_end(bells),
         None => area.device_end(bells),
     };
-    Ok((end, saved.map(File::from)))
-}
-
-/// The longest file of a saved device, in bytes.
-const MAX_SAVED: u64 = 16 << 20;
-
-fn read_device(file: File) -> anyhow::Result<DeviceV1> {
-    let mut bytes = Vec::new();
-    file.take(MAX_SAVED).read_to_end(&mut bytes)?;
-    Ok(serde_json::from_slice(&bytes)?)
-}
-
-fn write_device(file: Option<OwnedFd>, device: &DeviceV1) -> anyhow::Result<()> {
-    let file = file.context("no file came along")?;
-    let mut file = BufWriter::new(File::from(file));
-    serde_json::to_writer(&mut file, device)?;
-    Ok(file.flush()?)
+    let saved = saved.map(|file| read_device(File::from(file))).transpose();
+    Ok((end, saved.context("saved device")?))
 }
 
 fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<ServerConfig> {
@@ -202,9 +239,9 @@ fn outlive(server: &Server) {
 }
 
 /// Answers vgpud until it says stop, or its guest when vgpud is gone.
-fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
+fn serve(control: &Control, server: &Server) -> anyhow::Result<()> {
     loop {
-        let (message, fds) = match control.recv::<ToDm>() {
+        let (message, came) = match control.recv() {
             Ok(message) => message,
             Err(ControlError::Closed) => {
                 outlive(server);
@@ -214,36 +251,43 @@ fn serve(control: &Connection, server: &Server) -> anyhow::Result<()> {
         };
         match message {
             ToDm::Inspect => {
-                match control.send(&FromDm::Tree(server.inspect()?), &[]) {
+                match control.send(&FromDm::Tree(server.inspect()?)) {
                     // A guest can fill a device with registers.
                     Err(ControlError::TooLong) => {
                         let tree = serde_json::json!({"error": "too long for one message"});
-                        control.send(&FromDm::Tree(tree), &[])?;
+                        control.send(&FromDm::Tree(tree))?;
                     }
                     other => other?,
                 }
             }
-            ToDm::Ping => control.send(&FromDm::Done, &[])?,
+            ToDm::Ping => control.send(&FromDm::Done)?,
             ToDm::Stop => return Ok(()),
             ToDm::Start(_) => log::warn!("a second start, ignored"),
             ToDm::Written { most } => {
                 let runs = server.take_written(most.min(MAX_RUNS)).into_iter();
                 let runs = runs.map(|(first, frames)| (first.0, frames)).collect();
-                control.send(&FromDm::Written(runs), &[])?;
+                control.send(&FromDm::Written(runs))?;
+            }
+            ToDm::Save => {
+                if let Err(e) = control.send_device(came, &server.save()) {
+                    control.send(&refused(&e))?;
+                }
             }
             save => {
-                let answer = match for_a_save(server, &save, fds) {
-                    Ok(answer) => answer,
-                    Err(e) => FromDm::Refused(format!("{e:#}").replace('\n', " ")),
-                };
-                control.send(&answer, &[])?;
+                let answer =
+                    for_a_save(server, &save).map_or_else(|e| refused(&e), |()| FromDm::Done);
+                control.send(&answer)?;
             }
         }
     }
 }
 
+fn refused(error: &anyhow::Error) -> FromDm {
+    FromDm::Refused(format!("{error:#}").replace('\n', " "))
+}
+
 /// A step of a save.
-fn for_a_save(server: &Server, step: &ToDm, fds: Vec<OwnedFd>) -> anyhow::Result<FromDm> {
+fn for_a_save(server: &Server, step: &ToDm) -> anyhow::Result<()> {
     match *step {
         ToDm::TableOut => server.take_table_out()?,
         ToDm::TableIn { gfn } => server.take_table_in(gfn)?,
@@ -252,13 +296,14 @@ fn for_a_save(server: &Server, step: &ToDm, fds: Vec<OwnedFd>) -> anyhow::Result
         ToDm::Record(false) => server.stop_recording(),
         ToDm::HoldStill { limit_ms } => server.hold_still(Duration::from_millis(limit_ms))?,
         ToDm::GoOn => server.go_on(),
-        ToDm::Save => {
-            write_device(fds.into_iter().next(), &server.save())?;
-            return Ok(FromDm::Saved);
-        }
-        ToDm::Start(_) | ToDm::Inspect | ToDm::Ping | ToDm::Stop | ToDm::Written { .. } => {
+        ToDm::Start(_)
+        | ToDm::Inspect
+        | ToDm::Ping
+        | ToDm::Stop
+        | ToDm::Written { .. }
+        | ToDm::Save => {
             bail!("{step:?} is no step of a save");
         }
     }
-    Ok(FromDm::Done)
+    Ok(())
 }

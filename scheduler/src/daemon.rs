@@ -15,6 +15,7 @@
 mod adopt;
 mod claim;
 mod client;
+mod device_model;
 mod dm;
 mod events;
 mod extents;
@@ -28,7 +29,9 @@ mod records;
 mod registry;
 mod replace;
 mod saving;
+mod seat;
 mod server;
+mod stub;
 mod supervisor;
 mod table;
 #[cfg(test)]
@@ -41,5 +44,6 @@ mod xen;
 pub use dm::{Confine, DmCommand};
 pub use records::Records;
 pub use replace::{Bounds, OnCrashLoop};
-pub use server::{Daemon, Limits, Places};
+pub use server::{Daemon, Host, Limits, Places};
+pub use stub::{StubConfig, Stubs, Xl};
 pub use xen::XenPlatform;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod daemon;
+mod options;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,126 +10,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 use vgpu_config::Gpu;
-use vgpu_confine::Seccomp;
-use vgpu_sched::ppgtt::ShadowMode;
-use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
-use vgpu_sched::switch::SwitchMode;
+use xen_glue::XenHost;
 
 use crate::daemon::{
-    Bounds, Confine, Daemon, DmCommand, Limits, OnCrashLoop, Places, Records, XenPlatform,
+    Bounds, Confine, Daemon, DmCommand, Host, Limits, Places, Records, StubConfig, Stubs,
+    XenPlatform, Xl,
 };
+use crate::options::{Options, Within};
 
 /// Owns the GPU of this host and serves it to guests.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Where clients connect.
-    #[arg(long, default_value = vgpu_control::DEFAULT_SOCKET)]
-    socket: PathBuf,
+    /// A file that has what is not said here, with the same names but _ for -
+    /// [default: /etc/vgpu/vgpud.toml if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 
-    /// The device model to run for each guest [default: vgpu-dm beside vgpud]
-    #[arg(long)]
-    dm: Option<PathBuf>,
-
-    /// What the GPU is, and so every guest's: bdw or kbl. The only GPU there is
-    /// now is a software one in this process.
-    #[arg(long, value_enum, default_value = "bdw")]
-    gpu: GpuKind,
-
-    /// Seconds a device model may take to attach to its guest.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=50))]
-    attach_limit: u64,
-
-    /// Seconds a request may hold an engine. One that does not end is taken
-    /// off by a reset of its context, and its guest is told.
-    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    run_limit: u64,
-
-    /// Milliseconds a guest may stand still when it is migrated. When more is
-    /// expected, it is not stopped for long: it goes on here.
-    #[arg(long, default_value_t = 500, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    downtime_limit: u64,
-
-    /// Milliseconds a device model may be at one thing before it counts as hung
-    /// and is replaced: of its own time on the processor, or asleep.
-    #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(100..=600_000))]
-    dm_hang_limit: u64,
-
-    /// How many device models of a guest may die within --dm-death-window
-    /// before no more are started.
-    #[arg(long, default_value_t = 10, value_name = "DEATHS", value_parser = clap::value_parser!(u32).range(0..=1000))]
-    dm_deaths: u32,
-
-    /// See --dm-deaths.
-    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    dm_death_window: u64,
-
-    /// What then becomes of the guest: fail-device, it runs on without its
-    /// vGPU; pause-guest, it is paused, too.
-    #[arg(long, default_value_t, value_name = "ACTION")]
-    on_crash_loop: OnCrashLoop,
-
-    /// How an engine's registers go from one vGPU to the next: full, no-readback,
-    /// merged, delta-previous or delta-image. All but the last are there to be
-    /// compared with it.
-    #[arg(long, default_value_t, value_name = "MODE")]
-    switch_mode: SwitchMode,
-
-    /// A device model's user id is this and its guest's number: of nobody else,
-    /// so that device models cannot reach each other.
-    #[arg(long, default_value_t = 1_900_000_000, value_name = "UID", value_parser = clap::value_parser!(u32).range(1..=0x7fff_0000))]
-    dm_uid_base: u32,
-
-    /// What a system call of a device model leads to that its work does without:
-    /// kill, log (a line in the kernel's log, for finding out), off.
-    #[arg(long, default_value_t, value_name = "ACTION")]
-    dm_seccomp: Seccomp,
-
-    /// Let device models keep root's rights.
-    #[arg(long)]
-    unconfined: bool,
-
-    /// How guests' page tables are followed: strict, each write to one
-    /// trapped; lazy, each compared at submissions; adaptive, each whichever
-    /// way is cheaper. Where Xen cannot trap writes, it is lazy.
-    #[arg(long, default_value_t, value_name = "MODE")]
-    shadow: ShadowMode,
-
-    /// What is done about batches that guests' users submit: off, note or refuse.
-    /// Noting names what has no place in them to whoever inspects the vGPU;
-    /// refusing stops the context. No safety rests on either.
-    #[arg(long, default_value_t, value_name = "MODE")]
-    scan: ScanMode,
-
-    /// Where shares that were set while a guest ran are kept.
-    #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
-    state_dir: PathBuf,
-
-    /// Where is noted what the next vgpud needs to take over guests that run.
-    #[arg(long, default_value = "/run/vgpu", value_name = "DIRECTORY")]
-    run_dir: PathBuf,
-}
-
-/// The GPUs there are.
-#[derive(Clone, Copy, ValueEnum)]
-enum GpuKind {
-    /// Broadwell GT2.
-    Bdw,
-    /// Kaby Lake GT2.
-    Kbl,
-}
-
-impl From<GpuKind> for Gpu {
-    fn from(kind: GpuKind) -> Self {
-        match kind {
-            GpuKind::Bdw => Self::Bdw,
-            GpuKind::Kbl => Self::Kbl,
-        }
-    }
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
@@ -150,47 +54,83 @@ fn run(args: Args) -> anyhow::Result<()> {
     signals.add(Signal::SIGINT);
     signals.thread_block().context("cannot block signals")?;
 
-    let dm = match args.dm {
+    let options = args.options.over(Options::read(args.config.as_deref())?);
+    let dm = match options.dm {
         Some(path) => path,
         None => std::env::current_exe()
             .context("cannot find this program's directory")?
             .with_file_name("vgpu-dm"),
     };
     let mut dm = DmCommand::new(dm);
-    if args.unconfined {
+    if options.unconfined == Some(true) {
         log::warn!("device models run as root");
     } else {
+        let uid_base = Within::or(options.dm_uid_base, 1_900_000_000);
         dm = dm.confined(Confine {
-            uid_base: args.dm_uid_base,
-            seccomp: args.dm_seccomp,
+            uid_base: u32::try_from(uid_base).context("dm_uid_base")?,
+            seccomp: options.dm_seccomp.unwrap_or_default(),
         });
     }
-    let records = Records::open(&args.run_dir)?;
+    let run_dir = options
+        .run_dir
+        .unwrap_or_else(|| PathBuf::from("/run/vgpu"));
+    let records = Records::open(&run_dir)?;
     let config = Config {
         flights: records.flights(),
-        run_limit: Duration::from_secs(args.run_limit),
-        switch_mode: args.switch_mode,
+        run_limit: Duration::from_secs(Within::or(options.run_limit, 10)),
+        switch_mode: options.switch_mode.unwrap_or_default(),
         ..Config::default()
     };
-    let platform = XenPlatform::open(args.gpu.into(), config, args.scan, args.shadow)?;
+    let platform = XenPlatform::open(
+        options.gpu.unwrap_or(Gpu::Bdw),
+        config,
+        options.scan.unwrap_or_default(),
+        options.shadow.unwrap_or_default(),
+    )?;
     let limits = Limits {
-        attach: Duration::from_secs(args.attach_limit),
-        downtime: Duration::from_millis(args.downtime_limit),
-        heartbeat: Duration::from_millis(args.dm_hang_limit),
+        attach: Duration::from_secs(Within::or(options.attach_limit, 20)),
+        downtime: Duration::from_millis(Within::or(options.downtime_limit, 500)),
+        heartbeat: Duration::from_millis(Within::or(options.dm_hang_limit, 1000)),
         crashes: Bounds {
-            deaths: usize::try_from(args.dm_deaths)?,
-            within: Duration::from_secs(args.dm_death_window),
-            then: args.on_crash_loop,
+            deaths: usize::try_from(Within::or(options.dm_deaths, 10))?,
+            within: Duration::from_secs(Within::or(options.dm_death_window, 10)),
+            then: options.on_crash_loop.unwrap_or_default(),
         },
         ..Limits::default()
     };
-    let places = Places {
-        socket: &args.socket,
-        state: &args.state_dir,
+    let socket = options
+        .socket
+        .unwrap_or_else(|| vgpu_control::DEFAULT_SOCKET.into());
+    let state = options
+        .state_dir
+        .unwrap_or_else(|| PathBuf::from("/var/lib/vgpu"));
+    let memory = Within::or(options.stub_memory, 88);
+    let config = StubConfig {
+        image: options
+            .stub_image
+            .unwrap_or_else(|| PathBuf::from("/var/lib/vgpu/stub")),
+        memory_mib: u32::try_from(memory).context("stub_memory")?,
+        cpus: options.stub_cpus,
+        limit: Duration::from_secs(Within::or(options.stub_limit, 45)),
+    };
+    let xl = options.xl.unwrap_or_else(|| PathBuf::from("/usr/sbin/xl"));
+    let host = Host {
+        dm,
+        stubs: Some(Stubs {
+            toolstack: Arc::new(Xl::open(&xl, &run_dir)?),
+            xen: Arc::new(XenHost),
+            config,
+        }),
+        stub_default: options.stub == Some(true),
+        limits,
         records,
     };
-    let daemon = Daemon::start(places, dm, limits, Arc::new(platform))?;
-    log::info!("listening at {}", args.socket.display());
+    let places = Places {
+        socket: &socket,
+        state: &state,
+    };
+    let daemon = Daemon::start(places, host, Arc::new(platform))?;
+    log::info!("listening at {}", socket.display());
     let signal = signals.wait().context("cannot wait for signals")?;
     log::info!("{signal}: stopping");
     if signal == Signal::SIGTERM {

@@ -127,6 +127,8 @@ pub trait EventChannels: Send + Sync {
 pub struct EventChannel {
     events: Arc<dyn EventChannels>,
     port: Port,
+    /// Another process closes it.
+    lent: bool,
 }
 
 impl EventChannel {
@@ -140,7 +142,11 @@ impl EventChannel {
         remote: Port,
     ) -> Result<Self, EventChannelError> {
         let port = events.bind_interdomain(domid, remote)?;
-        Ok(Self { events, port })
+        Ok(Self {
+            events,
+            port,
+            lent: false,
+        })
     }
 
     /// Makes a port that `domid` may bind to.
@@ -152,7 +158,22 @@ impl EventChannel {
         domid: DomId,
     ) -> Result<Self, EventChannelError> {
         let port = events.bind_unbound(domid)?;
-        Ok(Self { events, port })
+        Ok(Self {
+            events,
+            port,
+            lent: false,
+        })
+    }
+
+    /// A port that another process of this domain bound on the same handle,
+    /// and closes.
+    #[must_use]
+    pub fn lent(events: Arc<dyn EventChannels>, port: Port) -> Self {
+        Self {
+            events,
+            port,
+            lent: true,
+        }
     }
 
     /// The local port.
@@ -186,6 +207,9 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
+        if self.lent {
+            return;
+        }
         if let Err(e) = self.events.unbind(self.port) {
             // The domain may be gone, and its ports with it.
             log::debug!("{e}");

@@ -10,6 +10,7 @@ pub use map::GrantMapper;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
+use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 
@@ -92,6 +93,12 @@ pub trait GrantHold: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`GrantError::Call`]: EINVAL for a port that is not bound.
     fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError>;
+
+    /// The node and the offset in it at which another process of this domain
+    /// maps the same pages; none where there is no node.
+    fn lend(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        None
+    }
 }
 
 /// Zeroed pages of ours that another domain may map, until dropped. What it
@@ -134,6 +141,13 @@ impl GrantedPages {
     /// [`GrantError::Call`]: EINVAL for a port that is not bound.
     pub fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
         self.hold.set_unmap_notify(notify)
+    }
+
+    /// The node and the offset for [`GrantAllocator::lent`] in another process
+    /// of this domain.
+    #[must_use]
+    pub fn lend(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.hold.lend()
     }
 }
 

@@ -1,4 +1,4 @@
-//! How much memory a domain has, for the daemon in dom0 alone.
+//! What a domain has and is, for the daemon in dom0 alone.
 
 mod device;
 
@@ -29,6 +29,18 @@ pub enum HypercallError {
         /// What came back.
         errno: Errno,
     },
+}
+
+/// How a domain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DomainState {
+    /// It runs, or is paused.
+    Alive,
+    /// It ended, for the reason `SHUTDOWN_*` (Xen `public/sched.h`), and is
+    /// not yet destroyed.
+    Shutdown(u8),
+    /// It is being destroyed, or there is none.
+    Gone,
 }
 
 /// A domain's memory as the toolstack sees it.

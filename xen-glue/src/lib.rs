@@ -32,7 +32,7 @@ pub use grants::{
     GrantedPages, MapGrants, UnmapNotify,
 };
 pub use handles::{DEVICE_MODEL_REQUESTS, Handles, HandlesError};
-pub use hypercall::{DomainMemory, Hypercall, HypercallError};
+pub use hypercall::{DomainMemory, DomainState, Hypercall, HypercallError};
 pub use hypervisor::{DomId, Hypervisor, HypervisorError, XenHost};
 pub use ioreq::{
     IoHandler, IoKind, IoRequest, IoreqError, IoreqPage, IoreqState, VcpuIoreqs, VcpuIoreqsError,

@@ -1,5 +1,6 @@
 //! Xenstore: small blocking calls, and watches on a connection of their own.
 
+mod permissions;
 mod watch;
 
 pub use watch::XenstoreWatch;
@@ -104,6 +105,14 @@ impl Xenstore {
     /// [`XenstoreError`].
     pub fn rm(&self, path: &str) -> Result<(), XenstoreError> {
         self.call("rm", path, |xs| xs.rm(path))
+    }
+
+    /// Makes a node `owner`'s, and only its: it may write it and make children.
+    ///
+    /// # Errors
+    /// [`XenstoreError`].
+    pub fn give(&self, path: &str, owner: DomId) -> Result<(), XenstoreError> {
+        permissions::give(path, owner)
     }
 
     /// The names of a node's children.

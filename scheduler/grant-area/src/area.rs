@@ -16,8 +16,8 @@ use crate::{GrantAreaError, Life};
 /// when this, its ends and their parts are.
 pub struct GrantedArea {
     area: Area,
-    own: OwnRegion,
-    bell: Arc<PortBell>,
+    pub(crate) own: OwnRegion,
+    pub(crate) bell: Arc<PortBell>,
     life: Arc<PortBell>,
 }
 

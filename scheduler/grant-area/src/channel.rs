@@ -1,11 +1,11 @@
 //! An event channel as doorbell.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use vgpu_ring::BellChannel;
-use xen_glue::{DomId, EventChannel, EventChannelError, Hypervisor, Port};
+use xen_glue::{DomId, EventChannel, EventChannelError, EvtchnDevice, Hypervisor, Port};
 
 use crate::GrantAreaError;
 
@@ -34,6 +34,16 @@ impl PortBell {
         // Whoever waits looks first.
         bell.take();
         Ok(Arc::new(bell))
+    }
+
+    /// A port that another process of this domain holds, behind `node`.
+    pub(crate) fn lent(node: OwnedFd, port: Port) -> Arc<Self> {
+        let events = Arc::new(EvtchnDevice::from(node));
+        let bell = Self(EventChannel::lent(events, port));
+        // One before us may have died between an event and the leave for the
+        // next.
+        report(bell.0.unmask());
+        Arc::new(bell)
     }
 
     pub(crate) fn port(&self) -> Port {

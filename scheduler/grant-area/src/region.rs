@@ -1,12 +1,14 @@
 //! Pages that one domain grants and another maps.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vgpu_ring::layout::PAGE_WORDS;
 use vgpu_ring::{AreaWords, WordMemory, Words};
 use xen_glue::{
-    Access, DomId, GrantMapping, GrantRef, GrantedPages, Hypervisor, MapGrants, Port, UnmapNotify,
+    Access, DomId, GrantAllocator, GrantMapping, GrantRef, GrantedPages, Hypervisor, MapGrants,
+    Port, UnmapNotify,
 };
 
 use crate::offer::{MAX_PAGES, RegionOffer};
@@ -89,7 +91,7 @@ pub(crate) struct OwnRegion {
     /// Its references, which dom0 may read at any time.
     _directory: GrantedPages,
     first: GrantRef,
-    pages: u32,
+    pub(crate) pages: u32,
 }
 
 impl Region {
@@ -106,6 +108,20 @@ impl Region {
             words: part(PAGE_WORDS, held.qwords().len()),
             life: life(part(0, PAGE_WORDS)),
             held,
+        }
+    }
+
+    /// One that another process of this domain granted and holds.
+    pub(crate) fn lent(node: &OwnedFd, index: u64, pages: usize) -> Result<Self, GrantAreaError> {
+        let pages = GrantAllocator::lent(node, index, pages)?;
+        Ok(Self::new(Held::Granted(pages), Life::of_granter))
+    }
+
+    /// The node and the offset for another process of this domain.
+    pub(crate) fn lend(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        match &*self.held {
+            Held::Granted(pages) => pages.lend(),
+            Held::Mapped(_) => None,
         }
     }
 

@@ -24,7 +24,7 @@ const KILLED: Duration = Duration::from_secs(10);
 /// Takes over every guest that is left. One that cannot be taken over loses its
 /// vGPU; the others are no worse for it.
 pub fn adopt_all(shared: &Shared) {
-    let records = shared.records.read().unwrap_or_else(|e| {
+    let records = shared.host.records.read().unwrap_or_else(|e| {
         log::error!("{e:#}; guests that run are not found");
         Vec::new()
     });
@@ -55,7 +55,7 @@ fn give_up(record: &GuestRecord, shared: &Shared) {
     {
         log::warn!("domain {domid}: {e:#}");
     }
-    shared.records.remove(domid);
+    shared.host.records.remove(domid);
 }
 
 fn same_guest(record: &GuestRecord, shared: &Shared) -> anyhow::Result<super::platform::Identity> {
@@ -95,7 +95,14 @@ fn adopt(record: &GuestRecord, shared: &Shared) -> anyhow::Result<()> {
     }
     let claim = Claim::new(spec, identity, &shared.kept);
     let comes = Comes::Orphan(record, area);
-    let guest = Guest::start(&register, claim, record.qemu, &shared.means(), comes)?;
+    let guest = Guest::start(
+        &register,
+        claim,
+        record.qemu,
+        &shared.host,
+        &*shared.platform,
+        comes,
+    )?;
     if !record.table_in_ram
         && let Err(e) = guest.bring_table_home()
     {

@@ -35,7 +35,7 @@ fn converse(connection: &Connection, shared: &Shared) -> anyhow::Result<()> {
     if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
         bail!("process {} has uid {}, allowed: 0", peer.pid, peer.uid);
     }
-    connection.set_limit(Some(shared.limits.idle))?;
+    connection.set_limit(Some(shared.host.limits.idle))?;
     loop {
         let (request, fds) = match connection.recv::<ClientRequest>() {
             Ok(request) => request,
@@ -101,7 +101,7 @@ fn answer(
             let (registered, area) = add(&register, fds, peer, shared).inspect_err(|e| {
                 log::warn!("domain {}: no vGPU: {}", register.domid, one_line(e));
             })?;
-            return Ok((serde_json::to_value(registered)?, Some(area)));
+            return Ok((serde_json::to_value(registered)?, area));
         }
     };
     Ok((value, None))
@@ -127,14 +127,14 @@ fn fail_migration(shared: &Shared, domid: u16, at: Step, how: Failing) -> anyhow
     Ok(())
 }
 
-/// Adds a guest; what its launcher is told, and the shared area, which its QEMU
-/// is to hold.
+/// Adds a guest; what its launcher is told, and the shared area, if that is
+/// memory of dom0, which its QEMU is to hold.
 fn add(
     register: &Register,
     fds: Vec<OwnedFd>,
     peer: Peer,
     shared: &Shared,
-) -> anyhow::Result<(Registered, OwnedFd)> {
+) -> anyhow::Result<(Registered, Option<OwnedFd>)> {
     let domid = register.domid;
     let spec = check(register, shared)?;
     let saved = if register.incoming {
@@ -159,7 +159,14 @@ fn add(
     log::info!("domain {domid}: vGPU {now} for process {}", peer.pid);
     let qemu = Process::of(peer.pid).context("the client")?;
     let comes = saved.as_ref().map_or(Comes::New, Comes::Arriving);
-    let guest = Guest::start(register, claim, qemu, &shared.means(), comes)?;
+    let guest = Guest::start(
+        register,
+        claim,
+        qemu,
+        &shared.host,
+        &*shared.platform,
+        comes,
+    )?;
     let area = guest.area()?;
     if let Some(step) = fail {
         guest.migration().fail_at(step, Failing::Refused);

@@ -6,18 +6,20 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde_json::Value;
-use vgpu_confine::{Confined, Confinement, Identity, Seccomp};
-use vgpu_control::{Connection, ControlError, FromDm, StartDm, ToDm};
+use vgpu_confine::{Confinement, Identity, Seccomp};
+use vgpu_control::{Connection, FromDm, Place, StartDm, ToDm};
+use vgpu_ring::{DeviceBells, SharedArea};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
+
+use super::device_model::{Attached, DeviceModel, LIMIT};
 
 /// How a device model is run.
 #[derive(Clone, Debug)]
@@ -75,9 +77,6 @@ impl DmCommand {
     }
 }
 
-/// How long a device model may take for an answer or to stop.
-const LIMIT: Duration = Duration::from_secs(2);
-
 /// What is said to it, one question at a time.
 struct Talk {
     connection: Connection,
@@ -92,32 +91,43 @@ pub struct DmProcess {
     pidfd: OwnedFd,
     talk: Mutex<Talk>,
     attached: Attached,
+    seat: Arc<ProcessSeat>,
 }
 
-/// What a device model says when it is attached.
-struct Attached {
-    server: u16,
-    confined: Option<Confined>,
-    table: Option<u64>,
+/// What a guest's device models in dom0 have in common.
+pub struct ProcessSeat {
+    /// How one is run.
+    pub command: DmCommand,
+    /// The memory that they share with vgpud.
+    pub area: SharedArea,
+    /// Their doorbells.
+    pub bells: DeviceBells,
+    /// How long one may take to attach.
+    pub limit: Duration,
 }
 
 impl DmProcess {
-    /// Runs a device model with the descriptors of its shared area (memfd,
-    /// submit doorbell, complete doorbell), and behind them that of the file of
-    /// a device to restore, and waits, at most `limit`, until it is attached.
-    /// Its process id is `noted` before it hears anything: a vgpud to come must
-    /// know of each that may serve the guest.
+    /// Runs a device model with its shared area, and `device` to restore, and
+    /// waits until it is attached. Its process id is `noted` before it hears
+    /// anything: a vgpud to come must know of each that may serve the guest.
     ///
     /// # Errors
     /// What it says, or how it failed to say anything; it is gone then.
     pub fn start(
-        command: &DmCommand,
+        seat: Arc<ProcessSeat>,
         start: StartDm,
-        fds: &[BorrowedFd<'_>],
-        limit: Duration,
-        noted: impl FnOnce(i32),
+        device: Option<&File>,
+        noted: &dyn Fn(i32),
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Connection::pair()?;
+        let ProcessSeat {
+            command,
+            area,
+            bells,
+            limit,
+        } = &*seat;
+        let mut fds = vec![area.as_fd(), bells.submit.as_fd(), bells.complete.as_fd()];
+        fds.extend(device.map(AsFd::as_fd));
         let mut child = Command::new(&command.program)
             .args(&command.args)
             .envs(command.env.iter().map(|(k, v)| (k, v)))
@@ -125,7 +135,7 @@ impl DmProcess {
             .spawn()
             .with_context(|| format!("cannot run {}", command.program.display()))?;
         noted(Pid::from_child(&child).as_raw_nonzero().get());
-        match Self::handshake(&child, &ours, start, fds, limit) {
+        match Self::handshake(&child, &ours, start, &fds, *limit) {
             Ok((pidfd, attached)) => Ok(Self {
                 pid: Pid::from_child(&child).as_raw_nonzero().get(),
                 child: Mutex::new(child),
@@ -135,6 +145,7 @@ impl DmProcess {
                     owed: 0,
                 }),
                 attached,
+                seat,
             }),
             Err(e) => {
                 // It fails only when the process is gone already.
@@ -159,105 +170,13 @@ impl DmProcess {
             .context("cannot watch the device model")?;
         connection.set_limit(Some(limit))?;
         connection.send(&ToDm::Start(start), fds)?;
-        let attached = match connection.recv()?.0 {
-            FromDm::Attached {
-                server,
-                confined,
-                table,
-            } => Attached {
-                server,
-                confined,
-                table,
-            },
-            FromDm::Failed(reason) => bail!(reason),
-            _ => bail!("it answered what nobody asked"),
-        };
+        let attached = Attached::heard(connection.recv()?.0)?;
         connection.set_limit(Some(LIMIT))?;
         Ok((pidfd, attached))
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// Becomes readable when the process ends.
-    pub fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    /// The id of its ioreq server.
-    pub fn server(&self) -> u16 {
-        self.attached.server
-    }
-
-    /// Where the guest's page table was when it attached, if that is RAM of
-    /// the guest.
-    pub fn table(&self) -> Option<u64> {
-        self.attached.table
-    }
-
-    /// What it gave up, if it was told to.
-    pub fn confined(&self) -> Option<&Confined> {
-        self.attached.confined.as_ref()
-    }
-
-    /// The device, for people and tools.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub fn tree(&self) -> anyhow::Result<Value> {
-        match self.ask(&ToDm::Inspect, &[], LIMIT)? {
-            FromDm::Tree(tree) => Ok(tree),
-            other => bail!("the device model answered {other:?}"),
-        }
-    }
-
-    /// A step of a save that may take `limit`.
-    ///
-    /// # Errors
-    /// Why it was not done, or that it does not answer.
-    pub fn step(&self, step: &ToDm, limit: Duration) -> anyhow::Result<()> {
-        match self.ask(step, &[], limit)? {
-            FromDm::Done => Ok(()),
-            other => bail!("the device model answered {other:?}"),
-        }
-    }
-
-    /// Runs of pages it wrote, `most` at most: first frame and number.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub fn written(&self, most: usize) -> anyhow::Result<Vec<(u64, u64)>> {
-        match self.ask(&ToDm::Written { most }, &[], LIMIT)? {
-            FromDm::Written(runs) => Ok(runs),
-            other => bail!("the device model answered {other:?}"),
-        }
-    }
-
-    /// The device's state: JSON, of which nothing is known but its length.
-    ///
-    /// # Errors
-    /// When it does not answer, or with more than a device can have.
-    pub fn save(&self) -> anyhow::Result<Vec<u8>> {
-        let mut file = memory_file(&[]).context("no memory for the device's state")?;
-        match self.ask(&ToDm::Save, &[file.as_fd()], LIMIT)? {
-            FromDm::Saved => {}
-            other => bail!("the device model answered {other:?}"),
-        }
-        // It may still write: what is read is a copy.
-        file.rewind()?;
-        let mut bytes = Vec::new();
-        let most = u64::try_from(MAX_DEVICE).unwrap_or(u64::MAX);
-        file.take(most + 1).read_to_end(&mut bytes)?;
-        if bytes.len() > MAX_DEVICE {
-            bail!("the device's state is longer than {MAX_DEVICE} bytes");
-        }
-        Ok(bytes)
-    }
-
     /// Asks and waits for the answer.
-    fn ask(
+    fn exchange(
         &self,
         message: &ToDm,
         fds: &[BorrowedFd<'_>],
@@ -281,21 +200,46 @@ impl DmProcess {
         }
     }
 
-    /// Whether an error of [`DmProcess::start`] is that the device model died or
-    /// fell silent, and not what it said.
-    pub fn died(error: &anyhow::Error) -> bool {
-        error.downcast_ref::<ControlError>().is_some()
+    fn reap(&self) -> String {
+        let mut child = lock(&self.child);
+        child
+            .wait()
+            .map_or_else(|e| e.to_string(), |status| status.to_string())
+    }
+}
+
+impl DeviceModel for DmProcess {
+    fn place(&self) -> Place {
+        Place::Process(self.pid)
     }
 
-    /// Ends it at once, and tells how it ended.
-    pub fn kill(&self) -> String {
-        // It fails only when the process is gone.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        self.reap()
+    fn ended(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
-    /// Stops it, kindly first, and tells how it ended.
-    pub fn stop(&self) -> String {
+    fn attached(&self) -> &Attached {
+        &self.attached
+    }
+
+    fn ask(&self, message: &ToDm, limit: Duration) -> anyhow::Result<FromDm> {
+        self.exchange(message, &[], limit)
+    }
+
+    fn device(&self) -> anyhow::Result<Vec<u8>> {
+        let mut file = memory_file(&[]).context("no memory for the device's state")?;
+        match self.exchange(&ToDm::Save, &[file.as_fd()], LIMIT)? {
+            FromDm::Saved => {}
+            other => bail!("the device model answered {other:?}"),
+        }
+        // It may still write: what is read is a copy.
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        let most = u64::try_from(MAX_DEVICE).unwrap_or(u64::MAX);
+        file.take(most + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn stop(&self) -> String {
         {
             let talk = lock(&self.talk);
             // It fails when the process is gone, which is what we want.
@@ -310,11 +254,19 @@ impl DmProcess {
         self.kill()
     }
 
-    fn reap(&self) -> String {
-        let mut child = lock(&self.child);
-        child
-            .wait()
-            .map_or_else(|e| e.to_string(), |status| status.to_string())
+    fn kill(&self) -> String {
+        // It fails only when the process is gone.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        self.reap()
+    }
+
+    fn successor(
+        &self,
+        start: StartDm,
+        noted: &dyn Fn(i32),
+    ) -> anyhow::Result<Arc<dyn DeviceModel>> {
+        let seat = Arc::clone(&self.seat);
+        Ok(Arc::new(Self::start(seat, start, None, noted)?))
     }
 }
 

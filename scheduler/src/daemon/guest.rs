@@ -1,20 +1,20 @@
 //! One guest: how it comes, what it consists of, what it shows.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
-use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
+use vgpu_control::{Entry, Held, Place, Register, StartDm, State, VgpuSample};
+use vgpu_ring::{EventBell, SharedArea};
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
 use vgpu_sched::sync::lock;
 use xen_glue::PARKING_GFN;
 
 use super::claim::Claim;
-use super::dm::{DmCommand, DmProcess, memory_file};
+use super::device_model::DeviceModel;
 use super::events::{RingFate, RingSink};
 use super::migration::{self, Arriving, Plug, Record};
 use super::platform::{Origin, Platform, Vgpu};
@@ -22,7 +22,8 @@ use super::process::Process;
 use super::records::{GuestRecord, Records};
 use super::replace::{Made, Models};
 use super::saving::Progress;
-use super::server::Limits;
+use super::seat::{Seat, Taken};
+use super::server::Host;
 use super::worker::{Work, Worker};
 
 /// What ends a supervisor's wait besides the two processes.
@@ -58,11 +59,19 @@ pub struct Guest {
     pub(super) progress: Mutex<Progress>,
     proxy: Mutex<Option<Proxy>>,
     migration: Arc<Record>,
-    /// What a vgpud to come needs.
+    /// What a vgpud to come needs; nothing where the shared area is a stub
+    /// domain's.
+    left: Option<Left>,
+    adopted: bool,
+    /// From the request for it to its device model's being attached.
+    attaching: Duration,
+}
+
+/// What is left to a vgpud to come.
+struct Left {
     area: OwnedFd,
     record: Mutex<GuestRecord>,
     records: Records,
-    adopted: bool,
 }
 
 /// Where a guest comes from.
@@ -73,18 +82,6 @@ pub enum Comes<'a> {
     Arriving(&'a Arriving),
     /// It was another vgpud's, which left this record and its shared area.
     Orphan(&'a GuestRecord, SharedArea),
-}
-
-/// What vgpud makes guests with.
-pub struct Means<'a> {
-    /// How a device model is run.
-    pub command: &'a DmCommand,
-    /// How long things may take.
-    pub limits: Limits,
-    /// The host.
-    pub platform: &'a dyn Platform,
-    /// Where what outlives vgpud is noted.
-    pub records: &'a Records,
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
@@ -105,36 +102,23 @@ impl Guest {
         register: &Register,
         claim: Claim,
         qemu: Process,
-        means: &Means<'_>,
+        host: &Host,
+        platform: &dyn Platform,
         comes: Comes<'_>,
     ) -> anyhow::Result<Self> {
-        let Means {
-            command,
-            limits,
-            platform,
-            records,
-        } = *means;
         let began = Instant::now();
         let domid = register.domid;
         let (area, arriving, orphan) = match comes {
-            Comes::New => (SharedArea::create(AreaConfig::default())?, None, None),
-            Comes::Arriving(arriving) => {
-                let area = SharedArea::create(AreaConfig::default())?;
-                (area, Some(arriving), None)
-            }
-            Comes::Orphan(record, area) => (area, None, Some(record)),
+            Comes::New => (None, None, None),
+            Comes::Arriving(arriving) => (None, Some(arriving), None),
+            Comes::Orphan(record, area) => (Some(area), None, Some(record)),
         };
         let restored = arriving.map(|a| &a.saved);
         if let Some(saved) = restored {
             saved.fits(&platform.gpu().to_string())?;
         }
         let watched = qemu.open().context("cannot watch the client")?;
-        let (bells, theirs) = Bells::for_device_model()?;
-        let wake = bells.submit.try_clone()?;
-        let ours = match orphan {
-            Some(_) => area.resumed_daemon_end(bells),
-            None => area.daemon_end(bells),
-        };
+        let Taken { seat, ours, wake } = Seat::take(host, claim.spec(), domid, area)?;
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let share = claim.spec().share;
@@ -149,7 +133,7 @@ impl Guest {
             broke: EventBell::new()?,
             stop: EventBell::new()?,
         };
-        let migration = Record::new(domid, limits.downtime);
+        let migration = Record::new(domid, host.limits.downtime);
         // Before QEMU exists, so that libxl always finds the socket.
         let proxy = register.qmp.as_ref().map(|qmp| {
             let start = if orphan.is_some() {
@@ -161,43 +145,38 @@ impl Guest {
             start(&qmp.public, &qmp.private, hooks)
         });
         let proxy = proxy.transpose()?;
-        let device = restored.map(|s| memory_file(&s.device)).transpose();
-        let device = device.context("no memory for the device's state")?;
         let table = match orphan {
             Some(record) => record.table_in_ram.then_some(PARKING_GFN),
             None => vgpu.table().gfn(),
         };
         let start = StartDm {
             restored: restored.is_some(),
-            confine: command.confinement(domid),
+            confine: host.dm.confinement(domid),
             recover: orphan.map(|record| record.server),
             replay: orphan.is_some(),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), table)
         };
         let made = Made {
-            command: command.clone(),
             start: start.clone(),
-            area: area.share()?,
-            bells: theirs,
             kept: ours.kept,
-            limits,
+            limits: host.limits,
         };
-        let theirs = &made.bells;
-        let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
-        fds.extend(device.as_ref().map(AsFd::as_fd));
-        let dm = DmProcess::start(command, start, &fds, limits.attach, |pid| {
+        let area = seat.area()?;
+        let noted = |pid| {
             let Some(record) = orphan else {
                 // Until it has a record, its launcher waits, and goes with us.
                 return;
             };
-            let noted = records.write(&GuestRecord {
+            let noted = host.records.write(&GuestRecord {
                 dm: Process::of(pid).ok(),
                 ..record.clone()
             });
             if let Err(e) = noted {
                 log::warn!("domain {domid}: {e:#}");
             }
-        })?;
+        };
+        let dm = seat.attach(start, restored.map(|s| s.device.as_slice()), &noted)?;
+        let attaching = began.elapsed();
         if orphan.is_some()
             && let Some(gfn) = dm.table()
         {
@@ -219,18 +198,27 @@ impl Guest {
         if let Some(arriving) = arriving {
             migration::loaded(&migration, arriving.times.as_ref(), began.elapsed());
         }
-        let area = area.share()?;
-        let record = GuestRecord {
-            uuid: claim.uuid().map(ToString::to_string),
-            vgpu: claim.configured().to_string(),
-            qmp: register.qmp.clone(),
-            dm: Process::of(dm.pid()).ok(),
-            server: dm.server(),
-            area: rustix::fs::fstat(&area)?.st_ino,
-            table_in_ram: vgpu.table().gfn().is_some(),
-            ..GuestRecord::new(domid, qemu)
+        let left = match (area, dm.place()) {
+            (Some(area), Place::Process(pid)) => {
+                let record = GuestRecord {
+                    uuid: claim.uuid().map(ToString::to_string),
+                    vgpu: claim.configured().to_string(),
+                    qmp: register.qmp.clone(),
+                    dm: Process::of(pid).ok(),
+                    server: dm.server(),
+                    area: rustix::fs::fstat(&area)?.st_ino,
+                    table_in_ram: vgpu.table().gfn().is_some(),
+                    ..GuestRecord::new(domid, qemu)
+                };
+                host.records.write(&record)?;
+                Some(Left {
+                    area,
+                    record: Mutex::new(record),
+                    records: host.records.clone(),
+                })
+            }
+            _ => None,
         };
-        records.write(&record)?;
         Ok(Self {
             domid,
             claim: Mutex::new(claim),
@@ -246,33 +234,43 @@ impl Guest {
             progress: Mutex::default(),
             proxy: Mutex::new(proxy),
             migration,
-            area,
-            record: Mutex::new(record),
-            records: records.clone(),
+            left,
             adopted: orphan.is_some(),
+            attaching,
         })
     }
 
-    /// The shared area, for the guest's QEMU to hold.
+    /// The shared area, for the guest's QEMU to hold, if it is memory of dom0.
     ///
     /// # Errors
     /// When the process has no more descriptors.
-    pub fn area(&self) -> std::io::Result<OwnedFd> {
-        self.area.try_clone()
+    pub fn area(&self) -> std::io::Result<Option<OwnedFd>> {
+        let area = self.left.as_ref().map(|left| left.area.try_clone());
+        area.transpose()
+    }
+
+    /// Whether another vgpud can take it over.
+    pub fn outlives_us(&self) -> bool {
+        self.left.is_some()
     }
 
     /// Notes what changed for a vgpud to come.
     pub(super) fn note(&self, change: impl FnOnce(&mut GuestRecord)) {
-        let mut record = lock(&self.record);
+        let Some(left) = &self.left else {
+            return;
+        };
+        let mut record = lock(&left.record);
         change(&mut record);
-        if let Err(e) = self.records.write(&record) {
+        if let Err(e) = left.records.write(&record) {
             log::warn!("domain {}: {e:#}", self.domid);
         }
     }
 
     /// The guest is no more: no vgpud to come needs to know of it.
     pub fn forget(&self) {
-        self.records.remove(self.domid);
+        if let Some(left) = &self.left {
+            left.records.remove(self.domid);
+        }
     }
 
     /// Its migration. It must be [connected](Record::connect) to be of use.
@@ -281,7 +279,7 @@ impl Guest {
     }
 
     /// Its device model.
-    pub fn dm(&self) -> Arc<DmProcess> {
+    pub fn dm(&self) -> Arc<dyn DeviceModel> {
         self.models.now()
     }
 
@@ -382,7 +380,7 @@ impl Guest {
             vgpu,
             state: self.state(),
             qemu_pid: self.qemu_pid,
-            dm_pid: self.dm().pid(),
+            dm: self.dm().place(),
             requests,
             adopted: self.adopted,
             restarts: self.models.replaced().0,
@@ -418,7 +416,7 @@ impl Guest {
             "ggtt": ggtt,
             "processes": {
                 "qemu": entry.qemu_pid,
-                "vgpu-dm": entry.dm_pid,
+                "vgpu-dm": entry.dm,
                 "ioreq_server": self.dm().server(),
             },
             "device_models": {
@@ -426,6 +424,7 @@ impl Guest {
                 "last_death": last_death,
                 "gap_ms": self.models.gap().as_millis(),
             },
+            "attach_seconds": self.attaching.as_secs_f64(),
             "confined": self.dm().confined(),
             "rings": {
                 "requests": entry.requests,

@@ -6,17 +6,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use vgpu_control::StartDm;
-use vgpu_ring::{DeviceBells, KeptPart};
+use vgpu_control::{Place, StartDm};
+use vgpu_ring::KeptPart;
 use vgpu_sched::sync::lock;
 
-use super::dm::{DmCommand, DmProcess};
+use super::device_model::{DeviceModel, died};
 use super::guest::Guest;
 use super::heartbeat::Heartbeat;
 use super::process::Process;
@@ -100,11 +99,8 @@ impl Deaths {
 
 /// The present device model, and what it takes to start the next.
 pub struct Models {
-    now: Mutex<Arc<DmProcess>>,
-    command: DmCommand,
+    now: Mutex<Arc<dyn DeviceModel>>,
     start: StartDm,
-    area: OwnedFd,
-    bells: DeviceBells,
     kept: KeptPart,
     limits: Limits,
     deaths: Mutex<Deaths>,
@@ -112,14 +108,8 @@ pub struct Models {
 
 /// What a guest's device models are made with.
 pub struct Made {
-    /// How one is run.
-    pub command: DmCommand,
     /// What the first was told.
     pub start: StartDm,
-    /// The memory they share with vgpud.
-    pub area: OwnedFd,
-    /// Their doorbells.
-    pub bells: DeviceBells,
     /// What they keep.
     pub kept: KeptPart,
     /// How long things may take.
@@ -128,21 +118,15 @@ pub struct Made {
 
 impl Models {
     /// `first` is there.
-    pub fn new(first: DmProcess, made: Made) -> Self {
+    pub fn new(first: Arc<dyn DeviceModel>, made: Made) -> Self {
         let Made {
-            command,
             start,
-            area,
-            bells,
             kept,
             limits,
         } = made;
         Self {
-            now: Mutex::new(Arc::new(first)),
-            command,
+            now: Mutex::new(first),
             start,
-            area,
-            bells,
             kept,
             limits,
             deaths: Mutex::default(),
@@ -150,7 +134,7 @@ impl Models {
     }
 
     /// The present one.
-    pub fn now(&self) -> Arc<DmProcess> {
+    pub fn now(&self) -> Arc<dyn DeviceModel> {
         Arc::clone(&lock(&self.now))
     }
 
@@ -170,14 +154,21 @@ impl Models {
         self.limits.crashes.then
     }
 
-    /// A watch over the present one.
-    pub fn heartbeat(&self) -> Heartbeat {
-        Heartbeat::new(self.limits.heartbeat, self.now().pid(), self.kept.clone())
+    /// A watch over the present one. In a domain of its own nobody sees its
+    /// threads.
+    pub fn heartbeat(&self) -> Option<Heartbeat> {
+        match self.now().place() {
+            Place::Process(pid) => {
+                let limit = self.limits.heartbeat;
+                Some(Heartbeat::new(limit, pid, self.kept.clone()))
+            }
+            Place::Domain(_) => None,
+        }
     }
 
     /// Starts another one in the place of the present one, which died, or is
     /// killed. The page table is RAM of the guest at `table`, or is not.
-    fn replace(&self, reason: &str, table: Option<u64>, noted: impl Fn(i32)) -> anyhow::Result<()> {
+    fn replace(&self, reason: &str, table: Option<u64>, noted: &dyn Fn(i32)) -> anyhow::Result<()> {
         let since = Instant::now();
         let server = self.now().server();
         let mut reason = reason.to_owned();
@@ -198,20 +189,16 @@ impl Models {
                 ggtt_gfn: table,
                 ..self.start.clone()
             };
-            let fds = [
-                self.area.as_fd(),
-                self.bells.submit.as_fd(),
-                self.bells.complete.as_fd(),
-            ];
-            match DmProcess::start(&self.command, start, &fds, self.limits.attach, &noted) {
+            let present = self.now();
+            match present.successor(start, noted) {
                 Ok(next) => {
-                    *lock(&self.now) = Arc::new(next);
+                    *lock(&self.now) = next;
                     let mut deaths = lock(&self.deaths);
                     deaths.replaced += 1;
                     deaths.gap = since.elapsed();
                     return Ok(());
                 }
-                Err(e) if DmProcess::died(&e) => reason = format!("{e:#}").replace('\n', " "),
+                Err(e) if died(&e) => reason = format!("{e:#}").replace('\n', " "),
                 Err(e) => return Err(e).context("no other can take its place"),
             }
         }
@@ -229,13 +216,13 @@ impl Guest {
         let Some(table) = self.table_gfn() else {
             bail!(self.lost());
         };
-        self.models.replace(reason, table, |pid| {
+        self.models.replace(reason, table, &|pid| {
             self.note(|record| record.dm = Process::of(pid).ok());
         })?;
         let gap = self.models.gap().as_millis();
-        let pid = self.dm().pid();
+        let place = self.dm().place();
         log::warn!(
-            "domain {}: {reason}; process {pid} goes on after {gap} ms",
+            "domain {}: {reason}; that at {place} goes on after {gap} ms",
             self.domid
         );
         self.lose_save();

@@ -12,11 +12,11 @@ use vgpu_sched::kept::KeptShares;
 use super::adopt;
 use super::client;
 use super::dm::DmCommand;
-use super::guest::Means;
 use super::platform::Platform;
 use super::records::Records;
 use super::registry::Registry;
 use super::replace::Bounds;
+use super::stub::Stubs;
 
 /// The most clients at once. A registration holds one for as long as its
 /// device model takes to attach.
@@ -49,6 +49,20 @@ impl Default for Limits {
     }
 }
 
+/// How device models are run on this host.
+pub struct Host {
+    /// Those in dom0.
+    pub dm: DmCommand,
+    /// Those in domains of their own.
+    pub stubs: Option<Stubs>,
+    /// Whether a guest's has a domain of its own when nothing is said.
+    pub stub_default: bool,
+    /// How long things may take.
+    pub limits: Limits,
+    /// What is known of guests while they run, for the next daemon.
+    pub records: Records,
+}
+
 /// What all clients' threads share.
 pub struct Shared {
     /// The guests.
@@ -57,38 +71,21 @@ pub struct Shared {
     pub platform: Arc<dyn Platform>,
     /// Shares that outlive their guest and this process.
     pub kept: KeptShares,
-    /// How to run a device model.
-    pub dm: DmCommand,
-    /// How long things may take.
-    pub limits: Limits,
-    /// What outlives this process, for the next.
-    pub records: Records,
+    /// How device models are run, and what of them outlives this process.
+    pub host: Host,
     /// Where the next guest to come here is to fail.
     pub fail_arrival: Mutex<Option<Step>>,
     clients: AtomicUsize,
     stop: AtomicBool,
 }
 
-impl Shared {
-    /// What guests are made with.
-    pub fn means(&self) -> Means<'_> {
-        Means {
-            command: &self.dm,
-            limits: self.limits,
-            platform: &*self.platform,
-            records: &self.records,
-        }
-    }
-}
-
-/// Where a daemon keeps what outlives it.
+/// Where a daemon is found, and where it keeps what outlives it.
+#[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
     /// Its socket.
     pub socket: &'a Path,
     /// The directory of shares that were changed.
     pub state: &'a Path,
-    /// What is known of guests while they run.
-    pub records: Records,
 }
 
 /// A running daemon. Dropping it ends every guest's vGPU.
@@ -106,24 +103,17 @@ impl Daemon {
     /// When another daemon listens there, or the socket cannot be made.
     pub fn start(
         places: Places<'_>,
-        dm: DmCommand,
-        limits: Limits,
+        host: Host,
         platform: Arc<dyn Platform>,
     ) -> anyhow::Result<Self> {
-        let Places {
-            socket,
-            state,
-            records,
-        } = places;
+        let Places { socket, state } = places;
         // Only one daemon gets past this; the records are its.
         let listener = Arc::new(Listener::bind(socket)?);
         let shared = Arc::new(Shared {
             registry: Arc::new(Registry::default()),
             platform,
             kept: KeptShares::open(state),
-            dm,
-            limits,
-            records,
+            host,
             fail_arrival: Mutex::new(None),
             clients: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -145,8 +135,17 @@ impl Daemon {
     /// is there. The process is to end.
     pub fn leave(self) {
         self.listener.close();
-        let guests = self.shared.registry.guests().len();
-        log::info!("{guests} guests are left to the next vgpud");
+        let guests = self.shared.registry.guests();
+        let (left, ended): (Vec<_>, Vec<_>) = guests.iter().partition(|g| g.outlives_us());
+        for guest in &ended {
+            // Only its own device model can let go of the guest.
+            log::warn!(
+                "domain {}: its device model has a domain of its own; the vGPU ends",
+                guest.domid
+            );
+            guest.dm().stop();
+        }
+        log::info!("{} guests are left to the next vgpud", left.len());
         // What would end them is not run.
         std::mem::forget(self);
     }

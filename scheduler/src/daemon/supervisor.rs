@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use vgpu_ring::{Doorbell, EventBell};
 
 use super::guest::Guest;
-use super::heartbeat::EVERY;
+use super::heartbeat::{EVERY, Heartbeat};
 use super::platform::Platform;
 use super::registry::Registry;
 use super::replace::OnCrashLoop;
@@ -104,7 +104,7 @@ fn next(guest: &Guest, vgpu: bool) -> Happened {
         ];
         if vgpu {
             fds.push(PollFd::new(&signals.broke, PollFlags::IN));
-            fds.push(PollFd::from_borrowed_fd(dm.pidfd(), PollFlags::IN));
+            fds.push(PollFd::from_borrowed_fd(dm.ended(), PollFlags::IN));
         }
         let events = match poll(&mut fds, every.as_ref()) {
             Ok(events) => events,
@@ -131,7 +131,7 @@ fn next(guest: &Guest, vgpu: bool) -> Happened {
             return Happened::DmEnded;
         }
         if events == 0
-            && let Some(how) = heartbeat.look()
+            && let Some(how) = heartbeat.as_mut().and_then(Heartbeat::look)
         {
             return Happened::DmHangs(how);
         }

@@ -25,10 +25,11 @@ use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
 use super::platform::{Identity, Origin, Platform, Vgpu};
 use super::table::Table;
-use super::{Bounds, Daemon, DmCommand, Limits, OnCrashLoop, Places, Records};
+use super::{Bounds, Daemon, DmCommand, Host, Limits, OnCrashLoop, Places, Records, Stubs};
 
 mod adopting;
 mod saving;
+mod stub;
 
 /// Tells a child what to do; without it the child's test does nothing.
 const ROLE: &str = "VGPUD_TEST_ROLE";
@@ -158,7 +159,7 @@ fn fake_vgpud() {
         return;
     };
     let (sender, _notes) = channel();
-    let daemon = Fixture::daemon(&PathBuf::from(dir), "outlives", sender);
+    let daemon = Fixture::daemon(&PathBuf::from(dir), "outlives", sender, None);
     let parent = Connection::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     parent.send(&(), &[]).unwrap();
     let _ = parent.recv::<()>();
@@ -367,14 +368,24 @@ fn ask_at<T: serde::de::DeserializeOwned>(
 
 impl Fixture {
     fn new(name: &str, role: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self::start(dir, role)
+        Self::with(name, role, |_| None)
     }
 
-    fn start(dir: PathBuf, role: &str) -> Self {
+    /// With domains for device models, which tell by the same notes.
+    fn with(name: &str, role: &str, stubs: impl FnOnce(&Sender<String>) -> Option<Stubs>) -> Self {
+        let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self::start(dir, role, stubs)
+    }
+
+    fn start(
+        dir: PathBuf,
+        role: &str,
+        stubs: impl FnOnce(&Sender<String>) -> Option<Stubs>,
+    ) -> Self {
         let (sender, notes) = channel();
-        let daemon = Self::daemon(&dir, role, sender);
+        let stubs = stubs(&sender);
+        let daemon = Self::daemon(&dir, role, sender, stubs);
         Self {
             dir,
             notes,
@@ -382,7 +393,7 @@ impl Fixture {
         }
     }
 
-    fn daemon(dir: &Path, role: &str, notes: Sender<String>) -> Daemon {
+    fn daemon(dir: &Path, role: &str, notes: Sender<String>, stubs: Option<Stubs>) -> Daemon {
         let args = child_args("fake_dm");
         let command = DmCommand::new(std::env::current_exe().unwrap())
             .with(&args.each_ref().map(String::as_str), &[(ROLE, role)]);
@@ -395,13 +406,19 @@ impl Fixture {
             },
             ..Limits::default()
         };
+        let host = Host {
+            dm: command,
+            stubs,
+            stub_default: false,
+            limits,
+            records: Records::open(&dir.join("run")).unwrap(),
+        };
         let platform = Arc::new(FakePlatform(Mutex::new(notes)));
         let places = Places {
             socket: &dir.join("sock"),
             state: &dir.join("state"),
-            records: Records::open(&dir.join("run")).unwrap(),
         };
-        Daemon::start(places, command, limits, platform).unwrap()
+        Daemon::start(places, host, platform).unwrap()
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: &ClientRequest) -> Result<T, String> {
@@ -527,7 +544,7 @@ fn a_device_model_that_dies_or_hangs_is_replaced() {
     for (role, death) in [("dies-once", "ended"), ("hangs-once", "stopped")] {
         let f = Fixture::new(role, role);
         let qemu = f.attached();
-        let first = f.list()[0].dm_pid;
+        let first = f.list()[0].dm;
         // Of the second.
         assert_eq!(f.note(), "Ping { token: 99 } 0x12345001");
         while f.list()[0].restarts == 0 {
@@ -537,7 +554,7 @@ fn a_device_model_that_dies_or_hangs_is_replaced() {
         assert_eq!((list[0].state, list[0].restarts), (State::Running, 1));
         let tree: Value = f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
         assert_eq!(tree["device"]["pci"], "8086:1616");
-        assert_ne!(tree["processes"]["vgpu-dm"], first);
+        assert_ne!(tree["processes"]["vgpu-dm"], json!(first));
         let last = tree["device_models"]["last_death"].as_str().unwrap();
         assert!(last.contains(death), "{last}");
         drop(qemu);
@@ -705,14 +722,19 @@ fn counts_and_the_trace_come_in_pages() {
 fn a_second_daemon_does_not_take_the_socket() {
     let f = Fixture::new("second", "serves");
     let (sender, _notes) = channel();
-    let command = DmCommand::new("/nonexistent".into());
+    let host = Host {
+        dm: DmCommand::new("/nonexistent".into()),
+        stubs: None,
+        stub_default: false,
+        limits: Limits::default(),
+        records: Records::open(&f.dir.join("other")).unwrap(),
+    };
     let platform = Arc::new(FakePlatform(Mutex::new(sender)));
     let places = Places {
         socket: &f.dir.join("sock"),
         state: &f.dir,
-        records: Records::open(&f.dir.join("other")).unwrap(),
     };
-    let second = Daemon::start(places, command, Limits::default(), platform);
+    let second = Daemon::start(places, host, platform);
     let error = second.err().unwrap().to_string();
     assert!(error.ends_with("another process does"), "{error}");
     assert!(f.ask::<Value>(&ClientRequest::Ping).is_ok());

@@ -21,14 +21,20 @@ when_copying() {
     "$@"
 }
 
-# settled COUNT: until there are so many domains, domain 0 among them.
+# settled COUNT: until there are so many domains, domain 0 among them, and device
+# models' not.
 settled() {
     tries=0
-    while [ "$(xenstore-list /local/domain | wc -l)" != "$1" ] && [ $tries -lt 60 ]; do
+    while [ "$(count_domains)" != "$1" ] && [ $tries -lt 60 ]; do
         tries=$((tries + 1))
         sleep 0.5
     done
-    xenstore-list /local/domain | wc -l
+    count_domains
+}
+count_domains() {
+    for id in $(xenstore-list /local/domain); do
+        xenstore-read "/local/domain/$id/name" 2>/dev/null || echo unnamed
+    done | grep -vc '^vgpu-dm-'
 }
 
 # said TAG: what the target's device model and QEMU said. xl's words are there.

@@ -40,5 +40,5 @@ install_programs
 if [ "$LAB_SCENARIO" != shell ]; then
     give_up_after "$LAB_TIMEOUT" &
 fi
-. /lab/scenario.sh
+. "/lab/scenarios/$LAB_SCENARIO.sh"
 finish ok

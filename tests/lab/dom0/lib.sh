@@ -84,8 +84,40 @@ install_programs() {
     export PATH="/opt/vgpu/bin:$PATH"
 }
 
+# make_stubs: an image for device models' domains, and a vgpud that makes them.
+make_stubs() {
+    stage "the stub image is made"
+    start=$(uptime_now)
+    # There is one kernel, that of dom0.
+    vgpu-stub-image --kernel /boot/vmlinuz-* --dm /opt/vgpu/bin/vgpu-dm-static >/results/stub-image.txt 2>&1 ||
+        { finish "vgpu-stub-image: $(tail -n 1 /results/stub-image.txt)"; return 1; }
+    fact stub-image-seconds "$(since "$start")"
+    fact stub-image-kib "$(du -k /var/lib/vgpu/stub/initramfs.gz | cut -f1)"
+    mkdir -p /etc/vgpu
+    # The domain beside its guest: one waits while the other works.
+    printf 'stub = true\nstub_cpus = "1"\n' >/etc/vgpu/vgpud.toml
+    # Their consoles on ours, whatever their number; xenconsoled makes the files.
+    for id in 1 2 3 4 5 6 7 8 9; do
+        log="/var/log/xen/console/guest-vgpu-dm-$id.log"
+        : >"$log"
+        tail -n +1 -F "$log" 2>/dev/null | sed -u "s/^/[stub$id] /" &
+    done
+}
+
+# stubs_end: what is left of device models' domains when their guests are gone.
+stubs_end() {
+    tries=0
+    while xl list | grep -qE 'vgpu-dm-|\(null\)' && [ $tries -lt 20 ]; do
+        tries=$((tries + 1))
+        sleep 0.5
+    done
+    fact stubs-left "$(xl list | grep -cE 'vgpu-dm-|\(null\)')"
+    fact stub-nodes-left "$(xenstore-ls /local/domain | grep -c device-model-vgpu)"
+}
+
 # start_vgpud: our daemon, until it takes connections; sets $vgpud_pid.
 start_vgpud() {
+    [ "$LAB_STUB" = 1 ] && [ ! -d /var/lib/vgpu/stub ] && { make_stubs || return 1; }
     # shellcheck disable=SC2086 # an option and its value
     RUST_LOG=${RUST_LOG:-info} vgpud --gpu "${LAB_GPU:-bdw}" ${LAB_SHADOW:+--shadow $LAB_SHADOW} >>/results/vgpud.log 2>&1 &
     vgpud_pid=$!

@@ -1,14 +1,14 @@
 # An unmodified i915 guest, started by plain `xl create` with a vgpu= line,
 # runs GPU work through vgpu-dm, the rings and vgpud; then a second one beside
-# it.
+# it. (The scenario stub has $g2_option for the second one's device.)
 
 boot_limit=300
 mmio_rounds=50
 [ "$LAB_SHORT" = 1 ] || [ -n "$LAB_ONLY" ] && mmio_rounds=10
 
-config() { # NAME
+config() { # NAME [KEY=VALUE]
     # A device of QEMU's own, to compare register reads with.
-    guest_config "$1" '"-device", "edu,addr=0x11"' "$(vgpu_line)"
+    guest_config "$1" '"-device", "edu,addr=0x11"' "$(vgpu_line "$2")"
 }
 
 # memory TAG: peak and present resident size of our processes, KiB; every
@@ -37,7 +37,7 @@ igt_tests() {
 [ -d /lab/boot-large ] && guest_boot=/lab/boot-large
 config g1
 guest_boot=/lab/boot
-config g2
+config g2 "$g2_option"
 
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
 
@@ -49,6 +49,7 @@ stage "g1: i915 probes"
 guest_do g1 300 i915 probe
 inspect g1 probe
 memory probe
+[ -n "$g2_option" ] && stub_here
 
 stage "g1: register reads, ours and QEMU's"
 guest_do g1 300 i915 mmio $mmio_rounds
@@ -81,6 +82,10 @@ guest_wait g2 "^LAB end $second " 180 "end of gem_exec_store with g1 beside"
 guest_do g1 120 i915 report
 guest_do g2 120 i915 report
 memory both
+if [ -n "$g2_option" ]; then
+    stage "g2: register reads, with g1 beside at rest"
+    guest_do g2 300 i915 mmio $mmio_rounds
+fi
 
 stage "both guests go"
 guest_start g1 poweroff

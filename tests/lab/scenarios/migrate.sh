@@ -118,6 +118,22 @@ while [ $round -lt $rounds ]; do
     migrate g1 "round-$round"
 done
 
+# to_kind TAG KEY=VALUE: to a device model of the other kind.
+to_kind() {
+    stage "xl migrate g1: $1"
+    sed '/^vgpu/d' /lab/g1.cfg >"/lab/g1-$1.cfg"
+    vgpu_line "$2,msi=off" >>"/lab/g1-$1.cfg"
+    timeout 240 xl migrate -s '' -C "/lab/g1-$1.cfg" g1 "$receiver" >"/results/xl-migrate-$1.txt" 2>&1
+    fact "migrate-exit/$1" $?
+    alive g1 "$1"
+    ask "place/$1" list --json
+}
+if [ "$LAB_STUB" = 1 ]; then
+    fact stub yes
+    to_kind to-process stub=0
+    to_kind to-stub stub=1
+fi
+
 if [ "$LAB_DEVICE" = 1 ]; then
     for name in $faults; do
         [ "$name" = qemu ] || fault "$name"
@@ -140,3 +156,5 @@ else
 fi
 guest_gone g1 60
 daemons_end
+[ "$LAB_STUB" = 1 ] && stubs_end
+:

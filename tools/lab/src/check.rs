@@ -9,6 +9,7 @@ pub mod migrate;
 pub mod record;
 pub mod refuse;
 pub mod share;
+pub mod stub;
 mod teardown;
 mod work;
 

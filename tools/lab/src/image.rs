@@ -1,9 +1,7 @@
 //! The images: built once, kept in the cache, never written by a run.
 
-mod cpio;
 mod initrd;
 mod kernel;
-mod modules;
 mod rootfs;
 
 use std::fs;

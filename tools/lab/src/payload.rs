@@ -24,6 +24,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("grant-loop", "lab"),
 ];
 
+/// What a device model's own domain is made of, in dom0: the program that makes
+/// it, and the device model with all it needs.
+const STUB_IMAGE: (&str, &str) = ("vgpu-stub-image", "stub-image");
+const STUB_DM: GuestProgram = GuestProgram {
+    name: "vgpu-dm",
+    crate_name: "vgpu-dm",
+    whole: true,
+};
+
 /// A program of ours that runs inside a guest.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GuestProgram {
@@ -91,6 +100,8 @@ pub struct Settings<'a> {
     pub scenario: &'a str,
     /// Whether our programs are to be used.
     pub device: bool,
+    /// Whether device models get domains of their own.
+    pub stub: bool,
     /// Our programs that guests get.
     pub guest_programs: &'a [GuestProgram],
     /// More for the command line of guests' kernels.
@@ -131,14 +142,22 @@ impl Payload {
         let scripts = workspace().join("tests/lab");
         copy_files(&scripts.join("dom0"), &dom0)?;
         copy_files(&scripts.join("guest"), &guest)?;
-        let script = format!("scenarios/{}.sh", settings.scenario);
-        copy(&scripts.join(script), &dom0.join("scenario.sh"))?;
+        // All of them: one may use another.
+        fs::create_dir_all(dom0.join("scenarios"))?;
+        copy_files(&scripts.join("scenarios"), &dom0.join("scenarios"))?;
         let release = workspace().join("target/release");
         if settings.device {
             for (name, crate_name) in PROGRAMS {
                 copy(&release.join(name), &dom0.join("bin").join(name))
                     .with_context(|| format!("{name} (crate {crate_name}) is not built"))?;
             }
+        }
+        if settings.stub {
+            let (name, crate_name) = STUB_IMAGE;
+            copy(&release.join(name), &dom0.join("bin").join(name))
+                .with_context(|| format!("{name} (crate {crate_name}) is not built"))?;
+            copy(&STUB_DM.path(), &dom0.join("bin/vgpu-dm-static"))
+                .context("the static vgpu-dm is not built")?;
         }
         for program in settings.guest_programs {
             let GuestProgram {
@@ -186,12 +205,13 @@ impl Payload {
         fs::write(
             dom0.join("settings"),
             format!(
-                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_ONLY={}\nLAB_TIMEOUT={}\n",
+                "LAB_SCENARIO={}\nLAB_DEVICE={}\nLAB_SHORT={}\nLAB_SHADOW={}\nLAB_GPU={}\nLAB_STUB={}\nLAB_ONLY={}\nLAB_TIMEOUT={}\n",
                 settings.scenario,
                 u8::from(settings.device),
                 u8::from(settings.form == Form::Short),
                 settings.shadow.map_or("", Shadow::name),
                 settings.gpu.name(),
+                u8::from(settings.stub),
                 settings.only.join(","),
                 settings.timeout
             ),
@@ -269,12 +289,15 @@ pub fn programs_built() -> bool {
         .all(|(name, _)| release.join(name).is_file())
 }
 
-/// Builds our programs as they are in the tree now: those for guests, and for
-/// `device` those for dom0.
-pub fn build_programs(device: bool, guest: &[GuestProgram]) -> anyhow::Result<()> {
+/// Builds our programs as they are in the tree now: those for guests, for
+/// `device` those for dom0, and for `stub` those of a device model's domain.
+pub fn build_programs(device: bool, stub: bool, guest: &[GuestProgram]) -> anyhow::Result<()> {
     let mut crates: Vec<&str> = Vec::new();
     if device {
         crates.extend(PROGRAMS.iter().map(|(_, crate_name)| crate_name));
+    }
+    if stub {
+        crates.push(STUB_IMAGE.1);
     }
     let of_guests = |whole| {
         guest
@@ -287,6 +310,9 @@ pub fn build_programs(device: bool, guest: &[GuestProgram]) -> anyhow::Result<()
         cargo_build(&crates, |command| command.arg("--bins"))?;
     }
     let mut whole: Vec<&str> = of_guests(true).collect();
+    if stub {
+        whole.push(STUB_DM.crate_name);
+    }
     whole.dedup();
     if !whole.is_empty() {
         let (name, flags) = TARGET_FLAGS;

@@ -44,6 +44,9 @@ pub struct Options {
     /// The device guests get.
     #[arg(long, value_enum, default_value = "bdw")]
     gpu: Gpu,
+    /// Device models in domains of their own, where guests do not say.
+    #[arg(long)]
+    stub: bool,
     /// Do not build our programs first; take target/release as it is.
     #[arg(long)]
     no_build: bool,
@@ -102,9 +105,10 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     machine::check_path(images.dir())?;
     machine::check_path(&out)?;
     let device = scenario.device && !options.no_device;
+    let stub = device && (scenario.stub || options.stub);
     if scenario.device && !options.no_build {
         info!("building our programs");
-        payload::build_programs(device, scenario.guest_programs)?;
+        payload::build_programs(device, stub, scenario.guest_programs)?;
     }
     let timeout = options
         .timeout
@@ -115,6 +119,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let settings = Settings {
         scenario: name,
         device,
+        stub,
         guest_programs: scenario.guest_programs,
         guest_options: scenario.guest_options,
         kernels: &kernels,
@@ -178,6 +183,9 @@ fn conclude(
                 keys.insert("only".into(), json!(options.only));
             }
             keys.insert("gpu".into(), json!(options.gpu.name()));
+            if options.stub {
+                keys.insert("stub".into(), json!(true));
+            }
             let shadow = options.shadow.map_or("default", Shadow::name);
             keys.insert("shadow".into(), json!(shadow));
         }

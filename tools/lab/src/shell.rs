@@ -20,7 +20,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
     let images = Images::ensure(&cache)?;
     if !no_build {
         info!("building our programs");
-        payload::build_programs(true, &PROGRAMS)?;
+        payload::build_programs(true, false, &PROGRAMS)?;
     }
     let out = payload::workspace().join("target/lab/shell");
     fs::create_dir_all(&out)?;
@@ -31,6 +31,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
     let settings = Settings {
         scenario: "shell",
         device,
+        stub: false,
         guest_programs: if device { &PROGRAMS } else { &[] },
         guest_options: "",
         kernels: &[],

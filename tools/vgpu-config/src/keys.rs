@@ -164,6 +164,23 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "stub",
+        default: "host",
+        allowed: "host, 0, 1",
+        meaning: "Whether the device model gets a domain of its own: 1 yes, 0 no, \
+                  host as vgpud's configuration says.",
+        live: false,
+        set: |spec, value| {
+            spec.stub = match value {
+                "host" => None,
+                "0" => Some(false),
+                "1" => Some(true),
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Key {
         name: "qemu",
         default: "/usr/libexec/xen-qemu-system-i386",
         allowed: "an absolute path without commas",

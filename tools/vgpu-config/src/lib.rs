@@ -41,6 +41,9 @@ pub struct VgpuSpec {
     pub msi: bool,
     /// What it gets of the GPU's time.
     pub share: Share,
+    /// Whether its device model gets a domain of its own; what the host's
+    /// default is when nothing is said.
+    pub stub: Option<bool>,
     /// The QEMU to run instead of the distribution's.
     pub qemu: Option<PathBuf>,
 }
@@ -57,6 +60,7 @@ impl Default for VgpuSpec {
             },
             msi: true,
             share: Share::default(),
+            stub: None,
             qemu: None,
         }
     }
@@ -209,6 +213,9 @@ impl fmt::Display for VgpuSpec {
             "slot={},aperture={},mode={},{}",
             self.slot, self.aperture_mib, self.mode, self.share,
         )?;
+        if let Some(stub) = self.stub {
+            write!(f, ",stub={}", u8::from(stub))?;
+        }
         if !self.msi {
             f.write_str(",msi=off")?;
         }

@@ -1,5 +1,6 @@
 //! What clients of vgpud say and hear.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -160,6 +161,25 @@ pub enum State {
     Failed,
 }
 
+/// Where a device model runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// In dom0, as the process with this id.
+    Process(i32),
+    /// In the domain with this id, which is its own.
+    Domain(u16),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(pid) => write!(f, "pid {pid}"),
+            Self::Domain(domid) => write!(f, "domain {domid}"),
+        }
+    }
+}
+
 /// A vGPU in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -171,8 +191,8 @@ pub struct Entry {
     pub state: State,
     /// Process id of the guest's QEMU.
     pub qemu_pid: i32,
-    /// Process id of its device model.
-    pub dm_pid: i32,
+    /// Where its device model runs.
+    pub dm: Place,
     /// Requests taken from the submit ring so far.
     pub requests: u64,
     /// It was another vgpud's, which ended while the guest ran.

@@ -33,7 +33,7 @@ mod top;
 mod trace;
 
 pub use client::{
-    ClientRequest, Entry, Held, QmpSockets, Register, Registered, Reply, State, Version,
+    ClientRequest, Entry, Held, Place, QmpSockets, Register, Registered, Reply, State, Version,
 };
 pub use dm::{FromDm, MAX_RUNS, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
@@ -42,6 +42,16 @@ pub use pipe::PipeConnection;
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
 pub use top::{EngineSample, LaneSample, Sample, VgpuSample};
 pub use trace::{TraceEvent, TracePage, What};
+
+/// The node below a stub domain's `/local/domain/ID` that its device model may
+/// write. vgpud makes it.
+pub const STUB_FOLDER: &str = "device-model-vgpu";
+
+/// The node in it with what the device model offers to vgpud.
+pub const STUB_OFFER: &str = "offer";
+
+/// The node in it with the reason why there is no offer.
+pub const STUB_FAILED: &str = "failed";
 
 /// Where vgpud listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/vgpud.sock";

@@ -41,7 +41,7 @@ fn render(entries: &[Entry]) -> String {
             e.domid.to_string(),
             state.to_owned(),
             e.qemu_pid.to_string(),
-            e.dm_pid.to_string(),
+            e.dm.to_string(),
             e.restarts.to_string(),
             e.requests.to_string(),
             e.vgpu.clone(),
@@ -57,29 +57,32 @@ fn render(entries: &[Entry]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use vgpu_control::Place;
+
     use super::*;
 
     #[test]
     fn a_line_for_each_vgpu() {
-        let entry = Entry {
-            domid: 12,
+        let entry = |domid, dm| Entry {
+            domid,
             vgpu: "slot=5".into(),
             state: State::Failed,
             qemu_pid: 100,
-            dm_pid: 101,
+            dm,
             requests: 7,
             adopted: true,
             restarts: 3,
         };
         let adopted = Entry {
             state: State::Running,
-            ..entry.clone()
+            adopted: true,
+            ..entry(13, Place::Domain(14))
         };
         assert_eq!(
-            render(&[entry, adopted]),
-            "DOMID  STATE    QEMU  VGPU-DM  RESTARTS  REQUESTS  VGPU\n\
-             12     failed   100   101      3         7         slot=5\n\
-             12     adopted  100   101      3         7         slot=5\n"
+            render(&[entry(12, Place::Process(101)), adopted]),
+            "DOMID  STATE    QEMU  VGPU-DM    RESTARTS  REQUESTS  VGPU\n\
+             12     failed   100   pid 101    3         7         slot=5\n\
+             13     adopted  100   domain 14  3         7         slot=5\n"
         );
     }
 }

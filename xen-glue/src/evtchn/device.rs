@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,16 @@ impl EvtchnDevice {
                 errno: errno_of(&e),
             })?;
         Ok(Self { node })
+    }
+}
+
+impl From<OwnedFd> for EvtchnDevice {
+    /// A handle that another process of this domain opened, with the ports
+    /// bound on it.
+    fn from(node: OwnedFd) -> Self {
+        Self {
+            node: File::from(node),
+        }
     }
 }
 

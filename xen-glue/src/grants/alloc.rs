@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use xen_sys::ioctl;
@@ -81,6 +81,42 @@ impl GrantAllocator {
             node: Arc::new(open(PATH)?),
         })
     }
+
+    /// Pages that another process of this domain granted and holds on to, by
+    /// what [`GrantedPages::lend`] gave there. They are not given back here.
+    ///
+    /// # Errors
+    /// [`GrantError::Mapping`].
+    pub fn lent(node: &OwnedFd, index: u64, pages: usize) -> Result<GrantedPages, GrantError> {
+        const OP: &str = "map granted pages";
+        let domid = DomId(0);
+        let failed = |errno| GrantError::Call {
+            op: OP,
+            domid,
+            pages,
+            errno,
+        };
+        page_count(pages).map_err(failed)?;
+        let offset = file_offset(index).map_err(failed)?;
+        let mapping = Mapping::shared(node, offset, pages, Access::ReadWrite);
+        let mapping = mapping.map_err(|source| GrantError::Mapping {
+            op: OP,
+            domid,
+            source,
+        })?;
+        Ok(GrantedPages::new(mapping, Box::new(Lent), Vec::new()))
+    }
+}
+
+/// Pages of another process.
+#[derive(Debug)]
+struct Lent;
+
+impl GrantHold for Lent {
+    fn set_unmap_notify(&self, _notify: UnmapNotify) -> Result<(), GrantError> {
+        // The holder's end counts, which has it set.
+        Ok(())
+    }
 }
 
 impl GrantPages for GrantAllocator {
@@ -116,6 +152,10 @@ impl GrantPages for GrantAllocator {
 }
 
 impl GrantHold for Grant {
+    fn lend(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        Some((self.node.as_fd(), self.index))
+    }
+
     fn set_unmap_notify(&self, notify: UnmapNotify) -> Result<(), GrantError> {
         let arg = xen_sys::ioctl_gntalloc_unmap_notify {
             index: notify.index(self.index),
@@ -157,6 +197,22 @@ mod tests {
         let (index, refs) = decode(&answer, 3);
         assert_eq!(index, 0x7000);
         assert_eq!(refs, [GrantRef(10), GrantRef(11), GrantRef(12)]);
+    }
+
+    #[test]
+    fn lent_pages_are_the_holders() {
+        use nix::sys::memfd::{MFdFlags, memfd_create};
+        // In the node's place, what has the same mmap.
+        let node = memfd_create(c"node", MFdFlags::empty()).unwrap();
+        File::from(node.try_clone().unwrap()).set_len(8192).unwrap();
+        let held = Mapping::shared(&node, 4096, 1, Access::ReadWrite).unwrap();
+        held.write(8, b"kept").unwrap();
+        let lent = GrantAllocator::lent(&node, 4096, 1).unwrap();
+        let mut bytes = [0; 4];
+        lent.mapping().read(8, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"kept");
+        assert!(lent.refs().is_empty() && lent.lend().is_none());
+        assert!(GrantAllocator::lent(&node, u64::MAX, 1).is_err());
     }
 
     #[test]

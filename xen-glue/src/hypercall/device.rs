@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use xen_sys::ioctl;
 use xen_sys::layout::domctl;
 
-use super::{DomainMemory, HypercallError};
+use super::{DomainMemory, DomainState, HypercallError};
 use crate::{Access, DomId, Extent, Mapping};
 
 nix::ioctl_readwrite_bad!(
@@ -66,6 +66,35 @@ impl Call {
     }
 }
 
+fn put(argument: &mut [u8], at: usize, bytes: &[u8]) {
+    argument[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// A domctl's struct, without its version and what is its own.
+fn domctl_of(command: u32, domid: DomId) -> [u8; domctl::SIZE] {
+    let mut argument = [0; domctl::SIZE];
+    put(&mut argument, 0, &command.to_le_bytes());
+    put(&mut argument, domctl::DOMAIN, &domid.0.to_le_bytes());
+    argument
+}
+
+/// What Xen tells of a domain. Of one that is not there it may tell what it
+/// knows of the next.
+fn state_of(domid: DomId, answer: &[u8; domctl::SIZE]) -> DomainState {
+    let mut flags = [0; 4];
+    flags.copy_from_slice(&answer[domctl::INFO_FLAGS..][..4]);
+    let flags = u32::from_le_bytes(flags);
+    let told = &answer[domctl::INFO_DOMAIN..][..2];
+    if told != domid.0.to_le_bytes() || flags & domctl::INFO_DYING != 0 {
+        DomainState::Gone
+    } else if flags & domctl::INFO_SHUTDOWN != 0 {
+        let [_, _, code, _] = flags.to_le_bytes();
+        DomainState::Shutdown(code)
+    } else {
+        DomainState::Alive
+    }
+}
+
 impl Hypercall {
     /// Opens the nodes.
     ///
@@ -94,6 +123,17 @@ impl Hypercall {
 
     /// Makes a call whose struct is `argument`, and with it `list`.
     fn call(&self, call: &Call, argument: &[u8], list: &[u8]) -> Result<u64, HypercallError> {
+        self.call_for(call, argument, list, &mut [])
+    }
+
+    /// The same; `answer` gets the first bytes of the struct as Xen left it.
+    fn call_for(
+        &self,
+        call: &Call,
+        argument: &[u8],
+        list: &[u8],
+        answer: &mut [u8],
+    ) -> Result<u64, HypercallError> {
         let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let filled = buffer
             .write(0, argument)
@@ -108,10 +148,77 @@ impl Hypercall {
         // SAFETY: Xen reads and writes the struct and the list in the buffer
         // alone, which is locked until after the call.
         let result = unsafe { hypercall(self.privcmd.as_raw_fd(), &raw mut raw) };
+        let read = buffer.read(0, answer);
         drop(buffer);
+        read.map_err(|_| call.failed(Errno::EFAULT))?;
         result
             .and_then(|value| u64::try_from(value).map_err(|_| Errno::EOVERFLOW))
             .map_err(|errno| call.failed(errno))
+    }
+
+    /// A domctl, in whichever version this Xen takes. Gives the struct as Xen
+    /// left it.
+    fn domctl(
+        &self,
+        name: &'static str,
+        domid: DomId,
+        mut argument: [u8; domctl::SIZE],
+    ) -> Result<[u8; domctl::SIZE], HypercallError> {
+        let call = Call {
+            name,
+            domid,
+            number: xen_sys::__HYPERVISOR_domctl,
+            op: None,
+        };
+        let mut refused = call.failed(Errno::EACCES);
+        for version in domctl::VERSIONS {
+            put(&mut argument, domctl::VERSION, &version.to_le_bytes());
+            let mut answer = [0; domctl::SIZE];
+            match self.call_for(&call, &argument, &[], &mut answer) {
+                Ok(_) => return Ok(answer),
+                Err(e) => refused = e,
+            }
+            let HypercallError::Call {
+                errno: Errno::EACCES,
+                ..
+            } = refused
+            else {
+                break;
+            };
+        }
+        Err(refused)
+    }
+
+    /// Lets the PV domain `stub` be the device model of the HVM domain `guest`
+    /// (`XEN_DOMCTL_set_target`), for as long as it exists. `guest` cannot be
+    /// freed before `stub` is.
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: ESRCH when there is no such domain, EINVAL
+    /// when the stub has a target, EOPNOTSUPP when the guest is no HVM domain,
+    /// EACCES when this Xen is newer than what is known here.
+    pub fn set_target(&self, stub: DomId, guest: DomId) -> Result<(), HypercallError> {
+        let mut argument = domctl_of(domctl::SET_TARGET, stub);
+        put(&mut argument, domctl::TARGET, &guest.0.to_le_bytes());
+        self.domctl("XEN_DOMCTL_set_target", stub, argument)?;
+        Ok(())
+    }
+
+    /// Whether a domain runs (`XEN_DOMCTL_getdomaininfo`).
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: EACCES when this Xen is newer than what is
+    /// known here.
+    pub fn domain_state(&self, domid: DomId) -> Result<DomainState, HypercallError> {
+        let argument = domctl_of(domctl::GET_DOMAIN_INFO, domid);
+        match self.domctl("XEN_DOMCTL_getdomaininfo", domid, argument) {
+            Ok(answer) => Ok(state_of(domid, &answer)),
+            Err(HypercallError::Call {
+                errno: Errno::ESRCH,
+                ..
+            }) => Ok(DomainState::Gone),
+            Err(e) => Err(e),
+        }
     }
 
     /// The highest frame number the domain has or had (`XENMEM_maximum_gpfn`).
@@ -138,12 +245,10 @@ impl Hypercall {
         while next < end {
             let piece = (end - next).min(LIST_FRAMES);
             let mut argument = [0; size_of::<Arg>()];
-            let mut put = |at: usize, bytes: &[u8]| {
-                argument[at..at + bytes.len()].copy_from_slice(bytes);
-            };
-            put(offset_of!(Arg, extent_start), &list_at.to_le_bytes());
-            put(offset_of!(Arg, nr_extents), &piece.to_le_bytes());
-            put(offset_of!(Arg, domid), &call.domid.0.to_le_bytes());
+            let mut field = |at, bytes: &[u8]| put(&mut argument, at, bytes);
+            field(offset_of!(Arg, extent_start), &list_at.to_le_bytes());
+            field(offset_of!(Arg, nr_extents), &piece.to_le_bytes());
+            field(offset_of!(Arg, domid), &call.domid.0.to_le_bytes());
             let list: Vec<u8> = (next..next + piece).flat_map(u64::to_le_bytes).collect();
             let done = self.call(call, &argument, &list)?.min(piece);
             next += done;
@@ -164,37 +269,12 @@ impl DomainMemory for Hypercall {
     }
 
     fn set_maximum_reservation(&self, domid: DomId, frames: u64) -> Result<(), HypercallError> {
-        let call = Call {
-            name: "XEN_DOMCTL_max_mem",
-            domid,
-            number: xen_sys::__HYPERVISOR_domctl,
-            op: None,
-        };
         // 4 KiB to a frame.
         let kb = frames.saturating_mul(4);
-        let mut argument = [0; domctl::SIZE];
-        let mut put = |at: usize, bytes: &[u8]| {
-            argument[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        put(0, &domctl::MAX_MEM.to_le_bytes());
-        put(domctl::DOMAIN, &domid.0.to_le_bytes());
-        put(domctl::MAX_MEM_KB, &kb.to_le_bytes());
-        let mut refused = call.failed(Errno::EACCES);
-        for version in domctl::VERSIONS {
-            argument[domctl::VERSION..domctl::VERSION + 4].copy_from_slice(&version.to_le_bytes());
-            match self.call(&call, &argument, &[]) {
-                Ok(_) => return Ok(()),
-                Err(e) => refused = e,
-            }
-            let HypercallError::Call {
-                errno: Errno::EACCES,
-                ..
-            } = refused
-            else {
-                break;
-            };
-        }
-        Err(refused)
+        let mut argument = domctl_of(domctl::MAX_MEM, domid);
+        put(&mut argument, domctl::MAX_MEM_KB, &kb.to_le_bytes());
+        self.domctl("XEN_DOMCTL_max_mem", domid, argument)?;
+        Ok(())
     }
 
     fn populate(&self, domid: DomId, extent: Extent) -> Result<u32, HypercallError> {
@@ -206,5 +286,36 @@ impl DomainMemory for Hypercall {
         let op = xen_sys::XENMEM_decrease_reservation;
         let call = Call::memory("XENMEM_decrease_reservation", domid, op);
         self.reservation(&call, extent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_the_named_domains() {
+        let mut answer = [0; domctl::SIZE];
+        put(&mut answer, domctl::INFO_DOMAIN, &[7, 0]);
+        assert_eq!(state_of(DomId(7), &answer), DomainState::Alive);
+        assert_eq!(state_of(DomId(6), &answer), DomainState::Gone);
+        // XEN_DOMINF_shutdown with SHUTDOWN_crash.
+        put(&mut answer, domctl::INFO_FLAGS, &[4, 0, 3, 0]);
+        assert_eq!(state_of(DomId(7), &answer), DomainState::Shutdown(3));
+        put(&mut answer, domctl::INFO_FLAGS, &[5, 0, 3, 0]);
+        assert_eq!(state_of(DomId(7), &answer), DomainState::Gone);
+    }
+
+    #[test]
+    fn a_target_is_set_as_xen_lays_it_out() {
+        // Xen public/domctl.h: cmd, version, domain, padding to 16 bytes, then
+        // the command's own.
+        let mut argument = domctl_of(domctl::SET_TARGET, DomId(7));
+        put(&mut argument, domctl::TARGET, &DomId(0x102).0.to_le_bytes());
+        assert_eq!(
+            argument[..18],
+            [46, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 1]
+        );
+        assert!(argument[18..].iter().all(|b| *b == 0));
     }
 }

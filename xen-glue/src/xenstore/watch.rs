@@ -15,7 +15,7 @@ const SOCKET: &str = "/run/xenstored/socket";
 const NODE: &str = "/dev/xen/xenbus";
 const TOKEN: &str = "w";
 
-enum Connection {
+pub(super) enum Connection {
     Socket(UnixStream),
     Node(File),
 }
@@ -27,13 +27,13 @@ pub struct XenstoreWatch {
 }
 
 /// One message: what it is, and its payload.
-struct Message {
-    kind: u32,
-    payload: Vec<u8>,
+pub(super) struct Message {
+    pub(super) kind: u32,
+    pub(super) payload: Vec<u8>,
 }
 
 impl Connection {
-    fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         let socket = std::env::var_os("XENSTORED_PATH").unwrap_or_else(|| SOCKET.into());
         if let Ok(stream) = UnixStream::connect(socket) {
             return Ok(Self::Socket(stream));
@@ -42,7 +42,7 @@ impl Connection {
         Ok(Self::Node(node))
     }
 
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Socket(s) => s.write_all(bytes),
             Self::Node(f) => f.write_all(bytes),
@@ -56,7 +56,7 @@ impl Connection {
         }
     }
 
-    fn message(&mut self) -> io::Result<Message> {
+    pub(super) fn message(&mut self) -> io::Result<Message> {
         let mut header = [0; 16];
         self.receive(&mut header)?;
         let dword = |at: usize| {
@@ -76,7 +76,7 @@ impl Connection {
     }
 }
 
-fn invalid(why: String) -> io::Error {
+pub(super) fn invalid(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 

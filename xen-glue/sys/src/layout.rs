@@ -55,12 +55,16 @@ pub mod hvmmem {
     pub const IOREQ_SERVER: u16 = 4;
 }
 
-/// The one domctl needed here. Domctls are no stable ABI, but this one and
-/// the struct's head are the same from Xen 4.17 to 4.22 except for the
-/// version (Xen `public/domctl.h`).
+/// The domctls needed here. Domctls are no stable ABI, but these and the
+/// struct's head are the same from Xen 4.17 to 4.22 except for the version
+/// (Xen `public/domctl.h`).
 pub mod domctl {
+    /// `XEN_DOMCTL_getdomaininfo`.
+    pub const GET_DOMAIN_INFO: u32 = 5;
     /// `XEN_DOMCTL_max_mem`.
     pub const MAX_MEM: u32 = 11;
+    /// `XEN_DOMCTL_set_target`.
+    pub const SET_TARGET: u32 = 46;
     /// `XEN_DOMCTL_INTERFACE_VERSION` of Xen 4.17, 4.18, 4.19 to 4.21, 4.22.
     /// Xen answers EACCES to one that is not its own.
     pub const VERSIONS: [u32; 4] = [0x15, 0x16, 0x17, 0x18];
@@ -72,6 +76,17 @@ pub mod domctl {
     pub const DOMAIN: usize = 8;
     /// Offset of `max_mem.max_memkb`, 8 bytes.
     pub const MAX_MEM_KB: usize = 16;
+    /// Offset of `getdomaininfo.domain`, 2 bytes.
+    pub const INFO_DOMAIN: usize = 16;
+    /// Offset of `getdomaininfo.flags`, 4 bytes. The third byte is why the
+    /// domain shut down.
+    pub const INFO_FLAGS: usize = 20;
+    /// In the flags: the domain is being destroyed (`XEN_DOMINF_dying`).
+    pub const INFO_DYING: u32 = 1 << 0;
+    /// In the flags: it has shut down (`XEN_DOMINF_shutdown`).
+    pub const INFO_SHUTDOWN: u32 = 1 << 2;
+    /// Offset of `set_target.target`, 2 bytes.
+    pub const TARGET: usize = 16;
 }
 
 #[cfg(test)]

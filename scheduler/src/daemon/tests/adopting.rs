@@ -1,5 +1,7 @@
 //! vgpud is killed, and another one takes its guests over.
 
+use vgpu_control::Place;
+
 use super::*;
 
 /// A vgpud in a process of its own, with a guest, killed at once.
@@ -21,7 +23,15 @@ fn killed(name: &str) -> (PathBuf, Qemu, i32) {
     assert!(!list[0].adopted);
     vgpud.kill().unwrap();
     vgpud.wait().unwrap();
-    (dir, qemu, list[0].dm_pid)
+    (dir, qemu, pid(&list[0]))
+}
+
+/// The process that serves a guest.
+fn pid(entry: &Entry) -> i32 {
+    match entry.dm {
+        Place::Process(pid) => pid,
+        Place::Domain(_) => panic!("{entry:?}"),
+    }
 }
 
 /// Whether a process runs. One that has ended may wait for its parent yet.
@@ -34,7 +44,7 @@ fn lives(pid: i32) -> bool {
 fn a_guest_goes_on_with_the_next_vgpud() {
     let (dir, qemu, dm) = killed("adopts");
     assert!(lives(dm));
-    let f = Fixture::start(dir, "serves");
+    let f = Fixture::start(dir, "serves", |_| None);
     assert_eq!(f.note(), "added 9");
     assert_eq!(f.note(), "share weight=300,cap=0,slice=1,priority=normal");
     // What the old device model wrote is there.
@@ -45,7 +55,7 @@ fn a_guest_goes_on_with_the_next_vgpud() {
     };
     let seen = (entry.domid, entry.state, entry.adopted);
     assert_eq!(seen, (9, State::Running, true));
-    assert_ne!(entry.dm_pid, dm);
+    assert_ne!(pid(entry), dm);
     // The proxy is back.
     UnixStream::connect(f.dir.join("qmp")).unwrap();
     drop(qemu);
@@ -67,7 +77,7 @@ fn a_guest_that_is_another_or_gone_is_not_adopted() {
         }
         let qemu = (what != "qemu").then_some(qemu);
         std::fs::write(&path, record.to_string()).unwrap();
-        let f = Fixture::start(dir, "serves");
+        let f = Fixture::start(dir, "serves", |_| None);
         assert_eq!(f.list(), [], "{what}");
         assert!(!path.exists());
         assert!(!lives(dm));

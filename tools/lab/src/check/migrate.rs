@@ -40,6 +40,28 @@ fn ran(guest: &Report, tag: &str) -> bool {
     guest.get(&format!("gap/{tag}")).is_some()
 }
 
+/// Where the device model has to be after each migration to the other kind.
+const KINDS: [(&str, &str); 2] = [("to-process", "process"), ("to-stub", "domain")];
+
+/// What is wrong with them, in a run with device models in domains of their own.
+fn kinds_wrong(dom0: &Report) -> Vec<String> {
+    if dom0.get("stub").is_none() {
+        return Vec::new();
+    }
+    let mut wrong: Vec<String> = teardown::stubs(dom0);
+    for (tag, place) in KINDS {
+        wrong.extend(exit_wrong(dom0, "migrate", tag));
+        match dom0.json(&format!("place/{tag}")) {
+            Ok(list) if list.pointer(&format!("/0/dm/{place}")).is_some() => {}
+            Ok(list) => wrong.push(format!(
+                "{tag}: vgpuctl list has {list}, expected a {place}"
+            )),
+            Err(e) => wrong.push(e),
+        }
+    }
+    wrong
+}
+
 fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -74,6 +96,7 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         failures.extend(exit_wrong(dom0, "migrate", tag));
     }
     failures.extend(exit_wrong(dom0, "migrate", AFTER));
+    failures.extend(kinds_wrong(dom0));
     let guest = facts.guest("g1");
     let aborts = faults::tags(form, &only);
     failures.extend(faults::wrong(dom0, &guest, form, &only));

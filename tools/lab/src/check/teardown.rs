@@ -20,3 +20,21 @@ pub fn wrong(dom0: &Report, guests: &[&str]) -> Vec<String> {
     }
     wrong
 }
+
+/// The same for device models' domains.
+pub fn stubs(dom0: &Report) -> Vec<String> {
+    let keys = [
+        ("stubs-left", "stub domains or zombies are left"),
+        (
+            "stub-nodes-left",
+            "nodes of stub domains in xenstore are left",
+        ),
+    ];
+    keys.into_iter()
+        .filter_map(|(key, what)| match dom0.get(key) {
+            Some("0") => None,
+            Some(n) => Some(format!("teardown: {n} {what}")),
+            None => Some(format!("teardown: {key} was not told")),
+        })
+        .collect()
+}

@@ -7,11 +7,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
+use boot_image::{Archive, ModuleTree};
 
-use super::cpio::Archive;
-use super::modules::ModuleTree;
 use super::{Images, rootfs};
-use crate::program;
 
 /// Whose initial RAM disk.
 #[derive(Clone, Copy)]
@@ -53,15 +51,6 @@ impl Initrd {
             order.push('\n');
         }
         archive.file("modules/order", order.as_bytes())?;
-        let plain = to.with_extension("cpio");
-        fs::write(&plain, archive.finish()?)?;
-        program::logged(
-            program::command("gzip")
-                .args(["-9", "-f", "-n"])
-                .arg(&plain),
-            &to.with_extension("log"),
-        )?;
-        fs::rename(plain.with_extension("cpio.gz"), to)?;
-        Ok(())
+        boot_image::gzip(&archive.finish()?, to)
     }
 }

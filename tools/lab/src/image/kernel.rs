@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use boot_image::ModuleTree;
 
-use super::modules::ModuleTree;
 use super::rootfs::{self, Work};
 use crate::program;
 

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
+use boot_image::ModuleTree;
 use log::info;
 
-use super::modules::ModuleTree;
 use crate::program;
 
 pub const DOM0_DISK: &str = "dom0.img";

@@ -211,3 +211,29 @@ LAB vgpu-dm-left 0
         );
     }
 }
+
+#[test]
+fn with_stub_domains_both_kinds_have_been_there() {
+    let more = "\
+LAB stub yes
+LAB stubs-left 0
+LAB stub-nodes-left 0
+LAB migrate-exit/to-process 0
+LAB place/to-process-status 0
+LAB+ place/to-process [{\"domid\": 4, \"dm\": {\"process\": 77}}]
+LAB migrate-exit/to-stub 0
+LAB place/to-stub-status 0
+LAB+ place/to-stub [{\"domid\": 5, \"dm\": {\"domain\": 6}}]
+";
+    let passed = verdict(&format!("{DOM0}{more}"), GUEST);
+    assert_eq!(passed.failures, [""; 0]);
+    let stayed = more.replace("\"process\": 77", "\"domain\": 3");
+    let failed = verdict(&format!("{DOM0}{stayed}"), GUEST).failures;
+    assert_eq!(
+        failed,
+        [r#"to-process: vgpuctl list has [{"dm":{"domain":3},"domid":4}], expected a process"#]
+    );
+    let left = more.replace("stubs-left 0", "stubs-left 1");
+    let failed = verdict(&format!("{DOM0}{left}"), GUEST).failures;
+    assert_eq!(failed, ["teardown: 1 stub domains or zombies are left"]);
+}

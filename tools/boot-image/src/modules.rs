@@ -15,6 +15,9 @@ pub struct ModuleTree {
 
 impl ModuleTree {
     /// Reads `root/modules.dep`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
     pub fn open(root: &Path) -> anyhow::Result<Self> {
         let path = root.join("modules.dep");
         let text =
@@ -26,6 +29,9 @@ impl ModuleTree {
     }
 
     /// Files to load for `names`, every file after all that it needs.
+    ///
+    /// # Errors
+    /// For a module that the kernel does not have.
     pub fn load_order(&self, names: &[&str]) -> anyhow::Result<Vec<String>> {
         let mut order: Vec<String> = Vec::new();
         for name in names {
@@ -48,11 +54,16 @@ impl ModuleTree {
     }
 
     /// Where `file`, as named by `load_order`, is.
+    #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
         self.root.join(file)
     }
 
     /// Copies the files of `names` and the dependency list to `to`.
+    ///
+    /// # Errors
+    /// For a module that the kernel does not have, or a file that cannot be
+    /// copied.
     pub fn copy(&self, names: &[&str], to: &Path) -> anyhow::Result<()> {
         for file in self.load_order(names)? {
             let target = to.join(&file);

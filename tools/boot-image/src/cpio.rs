@@ -10,6 +10,7 @@ const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 
 /// An archive being written.
+#[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
     inode: u32,
@@ -17,24 +18,31 @@ pub struct Archive {
 
 impl Archive {
     /// An empty archive.
+    #[must_use]
     pub fn new() -> Self {
-        Self {
-            bytes: Vec::new(),
-            inode: 0,
-        }
+        Self::default()
     }
 
     /// Adds a folder; its parents have to be added before.
+    ///
+    /// # Errors
+    /// For a name that is too long.
     pub fn folder(&mut self, name: &str) -> anyhow::Result<()> {
         self.entry(name, S_IFDIR | 0o755, &[])
     }
 
     /// Adds an executable file.
+    ///
+    /// # Errors
+    /// For a name or a file that is too long.
     pub fn file(&mut self, name: &str, data: &[u8]) -> anyhow::Result<()> {
         self.entry(name, S_IFREG | 0o755, data)
     }
 
     /// Ends the archive.
+    ///
+    /// # Errors
+    /// None that can occur.
     pub fn finish(mut self) -> anyhow::Result<Vec<u8>> {
         self.entry("TRAILER!!!", 0, &[])?;
         Ok(self.bytes)

@@ -1,0 +1,382 @@
+//! A guest's device model in a domain of its own.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use grant_area::{GrantAreaError, Lifeline, MappedArea, MappedControl, Offer};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use vgpu_control::{FromDm, PipeConnection, Place, StartDm, ToDm};
+use vgpu_ring::{Doorbell, EventBell};
+use vgpu_sched::saved::MAX_DEVICE;
+use vgpu_sched::sync::lock;
+use xen_glue::{DomId, Hypervisor};
+
+use super::{StubDomain, Stubs};
+use crate::daemon::device_model::{Attached, DeviceModel, LIMIT};
+
+/// A device model's domain that runs, and waits to be told what to serve.
+pub struct WaitingStub {
+    domain: StubDomain,
+    serial: u32,
+    lifeline: Lifeline,
+    talk: Talk,
+    xen: Arc<dyn Hypervisor>,
+    limit: Duration,
+    until: Instant,
+}
+
+impl WaitingStub {
+    /// Makes a domain for the guest's device model and takes what it offers.
+    ///
+    /// # Errors
+    /// Why there is none, or what of its offer is not acceptable.
+    pub fn start(stubs: &Stubs, guest: u16) -> anyhow::Result<(Self, MappedArea)> {
+        let began = Instant::now();
+        let until = began + stubs.config.limit;
+        let domain = StubDomain::start(&stubs.toolstack, &stubs.config, guest)?;
+        let offer = domain.offer(None, until)?;
+        let domid = DomId(domain.domid());
+        let took = began.elapsed().as_secs_f64();
+        log::info!("domain {guest}: its device model's {domid} is up after {took:.2} s");
+        let open = || -> Result<_, GrantAreaError> {
+            let area = MappedArea::open(&*stubs.xen, domid, &offer.area, offer.life)?;
+            Ok((area, Talk::open(&*stubs.xen, domid, &offer)?))
+        };
+        let (area, talk) = open().with_context(|| format!("what {domid} offers"))?;
+        let waiting = Self {
+            domain,
+            serial: offer.serial,
+            lifeline: area.lifeline(),
+            talk,
+            xen: Arc::clone(&stubs.xen),
+            limit: stubs.config.limit,
+            until,
+        };
+        Ok((waiting, area))
+    }
+
+    /// Tells it what to serve, with the device to restore, and waits until it
+    /// is attached.
+    ///
+    /// # Errors
+    /// What it says, or how it failed to say anything.
+    pub fn attach(self, start: StartDm, device: Option<&[u8]>) -> anyhow::Result<DmStub> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let attached = self.talk.start(start, device, left);
+        let attached = attached.or_else(|e| {
+            // The domain's end says more than that of its memory.
+            self.domain.alive()?;
+            Err(e)
+        })?;
+        DmStub::new(self, attached)
+    }
+}
+
+/// What is said to it, one question at a time.
+struct Talk {
+    connection: PipeConnection,
+    /// Answers to questions that were given up.
+    owed: u32,
+    _control: MappedControl,
+}
+
+impl Talk {
+    /// The pipe that is offered.
+    fn open(xen: &dyn Hypervisor, domid: DomId, offer: &Offer) -> Result<Self, GrantAreaError> {
+        let control = MappedControl::open(xen, domid, &offer.control)?;
+        Ok(Self {
+            connection: PipeConnection::from(control.end()?),
+            owed: 0,
+            _control: control,
+        })
+    }
+
+    /// Tells a device model what to serve, with the device to restore, and waits
+    /// at most `limit` until it is attached.
+    fn start(
+        &self,
+        start: StartDm,
+        device: Option<&[u8]>,
+        limit: Duration,
+    ) -> anyhow::Result<Attached> {
+        self.connection.set_limit(Some(limit));
+        let said = (|| {
+            let message = ToDm::Start(start);
+            self.connection.send_with(&message, device.unwrap_or(&[]))?;
+            self.connection.recv()
+        })();
+        Attached::heard(said.context("the device model did not attach")?)
+    }
+}
+
+/// What all that waits for its end shares.
+struct End {
+    ended: EventBell,
+    stop: EventBell,
+}
+
+impl End {
+    fn new() -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            ended: EventBell::new()?,
+            stop: EventBell::new()?,
+        }))
+    }
+}
+
+/// A device model in a domain of its own, attached to its guest.
+pub struct DmStub {
+    talk: Mutex<Option<Talk>>,
+    domid: u16,
+    /// `None` once it is destroyed.
+    domain: Arc<Mutex<Option<StubDomain>>>,
+    end: Arc<End>,
+    watcher: Mutex<Option<thread::JoinHandle<()>>>,
+    attached: Attached,
+    serial: u32,
+    lifeline: Arc<Lifeline>,
+    xen: Arc<dyn Hypervisor>,
+    limit: Duration,
+    /// Another has taken its place: the domain is not its any more.
+    succeeded: AtomicBool,
+}
+
+impl DmStub {
+    fn new(waiting: WaitingStub, attached: Attached) -> anyhow::Result<Self> {
+        let domid = waiting.domain.domid();
+        let dm = Self {
+            talk: Mutex::new(Some(waiting.talk)),
+            domid,
+            domain: Arc::new(Mutex::new(Some(waiting.domain))),
+            end: End::new()?,
+            watcher: Mutex::default(),
+            attached,
+            serial: waiting.serial,
+            lifeline: Arc::new(waiting.lifeline),
+            xen: waiting.xen,
+            limit: waiting.limit,
+            succeeded: AtomicBool::new(false),
+        };
+        dm.watch()?;
+        Ok(dm)
+    }
+
+    /// Starts the thread that watches.
+    fn watch(&self) -> anyhow::Result<()> {
+        let watcher = Watcher {
+            domid: self.domid,
+            lifeline: Arc::clone(&self.lifeline),
+            serial: self.serial,
+            domain: Arc::clone(&self.domain),
+            end: Arc::clone(&self.end),
+        };
+        let thread = thread::Builder::new()
+            .name(format!("stub{}", self.domid))
+            .spawn(move || watcher.run())
+            .context("cannot watch the device model's domain")?;
+        *lock(&self.watcher) = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the thread that watches, and with it the last look at the domain.
+    fn stop_watching(&self) {
+        self.end.stop.ring();
+        if let Some(watcher) = lock(&self.watcher).take()
+            && watcher.join().is_err()
+        {
+            log::error!("the watch of domain {} panicked", self.domid);
+        }
+    }
+}
+
+/// Notices the end of a device model or of its domain.
+struct Watcher {
+    domid: u16,
+    lifeline: Arc<Lifeline>,
+    serial: u32,
+    domain: Arc<Mutex<Option<StubDomain>>>,
+    end: Arc<End>,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        if let Err(e) = self.wait() {
+            log::error!("cannot watch domain {} any more: {e:#}", self.domid);
+        }
+        // Unwatched is ended: nobody would notice.
+        self.end.ended.ring();
+    }
+
+    fn wait(&mut self) -> anyhow::Result<()> {
+        let mut watches = match &*lock(&self.domain) {
+            Some(domain) => domain.watches()?,
+            None => return Ok(()),
+        };
+        loop {
+            let [ends, offers] = watches.each_ref().map(|watch| watch.fd());
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.lifeline.fd(), PollFlags::IN),
+                PollFd::new(&self.end.stop, PollFlags::IN),
+                PollFd::from_borrowed_fd(ends, PollFlags::IN),
+                PollFd::from_borrowed_fd(offers, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let [_, stop, changed @ ..] = fds.map(|fd| !fd.revents().is_empty());
+            if stop || self.lifeline.ended() {
+                return Ok(());
+            }
+            if changed == [false; 2] {
+                continue;
+            }
+            for (watch, _) in watches.iter_mut().zip(changed).filter(|(_, c)| *c) {
+                watch.take()?;
+            }
+            if let Some(domain) = &*lock(&self.domain)
+                && let Err(e) = domain.serves(self.serial)
+            {
+                log::warn!("{e:#}");
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl DeviceModel for DmStub {
+    fn place(&self) -> Place {
+        Place::Domain(self.domid)
+    }
+
+    fn ended(&self) -> BorrowedFd<'_> {
+        self.end.ended.as_fd()
+    }
+
+    fn attached(&self) -> &Attached {
+        &self.attached
+    }
+
+    fn ask(&self, message: &ToDm, limit: Duration) -> anyhow::Result<FromDm> {
+        Ok(self.exchange(message, limit, 0)?.0)
+    }
+
+    fn device(&self) -> anyhow::Result<Vec<u8>> {
+        match self.exchange(&ToDm::Save, LIMIT, MAX_DEVICE)? {
+            (FromDm::Saved, device) => Ok(device),
+            (other, _) => bail!("the device model answered {other:?}"),
+        }
+    }
+
+    fn stop(&self) -> String {
+        if let Some(talk) = &*lock(&self.talk) {
+            // It fails when the device model is gone, which is what we want.
+            let _ = talk.connection.send(&ToDm::Stop);
+            let mut fds = [PollFd::new(&self.end.ended, PollFlags::IN)];
+            let limit = rustix::event::Timespec::try_from(LIMIT).ok();
+            let _ = poll(&mut fds, limit.as_ref());
+        }
+        self.stop_watching();
+        // Its memory first: a domain is not gone while others map it.
+        lock(&self.talk).take();
+        if self.succeeded.load(Ordering::SeqCst) {
+            return format!("another went on in domain {}", self.domid);
+        }
+        let Some(domain) = lock(&self.domain).take() else {
+            return format!("domain {} ended before", self.domid);
+        };
+        let how = match domain.alive() {
+            Ok(()) => format!("domain {} did as it was told", self.domid),
+            Err(e) => e.to_string(),
+        };
+        drop(domain);
+        how
+    }
+
+    fn kill(&self) -> String {
+        // One that hangs can only end with its domain, which has to stay.
+        self.stop_watching();
+        lock(&self.talk).take();
+        format!("in domain {}", self.domid)
+    }
+
+    fn successor(
+        &self,
+        start: StartDm,
+        _noted: &dyn Fn(i32),
+    ) -> anyhow::Result<Arc<dyn DeviceModel>> {
+        let until = Instant::now() + self.limit;
+        let domid = DomId(self.domid);
+        let offer = match &*lock(&self.domain) {
+            Some(domain) => domain.offer(Some(self.serial), until)?,
+            None => bail!("{domid} is gone"),
+        };
+        let talk = Talk::open(&*self.xen, domid, &offer);
+        let talk = talk.with_context(|| format!("what {domid} offers"))?;
+        let left = until.saturating_duration_since(Instant::now());
+        let attached = talk.start(start, None, left)?;
+        let next = Self {
+            talk: Mutex::new(Some(talk)),
+            domid: self.domid,
+            domain: Arc::clone(&self.domain),
+            end: End::new()?,
+            watcher: Mutex::default(),
+            attached,
+            serial: offer.serial,
+            lifeline: Arc::clone(&self.lifeline),
+            xen: Arc::clone(&self.xen),
+            limit: self.limit,
+            succeeded: AtomicBool::new(false),
+        };
+        next.watch()?;
+        self.succeeded.store(true, Ordering::SeqCst);
+        Ok(Arc::new(next))
+    }
+}
+
+impl DmStub {
+    fn exchange(
+        &self,
+        message: &ToDm,
+        limit: Duration,
+        most: usize,
+    ) -> anyhow::Result<(FromDm, Vec<u8>)> {
+        let mut talk = lock(&self.talk);
+        let Some(talk) = talk.as_mut() else {
+            bail!("the device model's domain is gone");
+        };
+        talk.connection.set_limit(Some(limit));
+        talk.connection.send(message)?;
+        talk.owed += 1;
+        loop {
+            // An answer that is owed may have the most attached that any may.
+            let answer = talk.connection.recv_with(MAX_DEVICE);
+            let (answer, attached): (FromDm, _) = answer.context("the device model's domain")?;
+            talk.owed -= 1;
+            if talk.owed > 0 {
+                continue;
+            }
+            if attached.len() > most {
+                bail!(
+                    "the device model attached {} bytes to {answer:?}",
+                    attached.len()
+                );
+            }
+            return match answer {
+                FromDm::Refused(reason) => bail!(reason),
+                answer => Ok((answer, attached)),
+            };
+        }
+    }
+}
+
+impl Drop for DmStub {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

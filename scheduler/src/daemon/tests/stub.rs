@@ -1,0 +1,393 @@
+//! Device models in domains of their own: the toolstack and the device model
+//! are stand-ins, what they share goes over the simulated hypervisor.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use fake_xen::{Domain, DomainConfig, FakeXen};
+use grant_area::{GrantedArea, GrantedControl, Offer};
+use serde_json::{Value, json};
+use vgpu_control::{
+    ClientRequest, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER, State, ToDm,
+};
+use vgpu_ring::{AreaConfig, Doorbell, EventBell, Request};
+use xen_glue::{DomId, DomainState};
+
+use super::Fixture;
+use crate::daemon::stub::{DomainPlan, StubConfig, Stubs, Toolstack, Watch};
+
+/// A bell that changes ring.
+struct Bell(EventBell);
+
+impl Watch for Bell {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn take(&mut self) -> anyhow::Result<()> {
+        self.0.clear();
+        Ok(())
+    }
+}
+
+/// Xenstore, and which domains run.
+#[derive(Default)]
+struct Tree {
+    nodes: BTreeMap<String, String>,
+    ended: BTreeMap<u16, DomainState>,
+    bells: Vec<EventBell>,
+}
+
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<Tree>>);
+
+impl Store {
+    fn change(&self, change: impl FnOnce(&mut Tree)) {
+        let tree = &mut *self.0.lock().unwrap();
+        change(tree);
+        tree.bells.iter().for_each(Doorbell::ring);
+    }
+
+    fn write(&self, path: &str, value: &str) {
+        self.change(|tree| drop(tree.nodes.insert(path.into(), value.into())));
+    }
+}
+
+struct FakeToolstack {
+    xen: FakeXen,
+    role: &'static str,
+    notes: Sender<String>,
+    store: Store,
+    domains: Mutex<BTreeMap<u16, Domain>>,
+}
+
+impl Toolstack for FakeToolstack {
+    fn create(&self, plan: &DomainPlan) -> anyhow::Result<u16> {
+        self.notes.send(format!("created {}", plan.name))?;
+        if self.role == "no-memory" {
+            anyhow::bail!("xl create failed (exit status: 3): no memory");
+        }
+        let domain = self.xen.create_domain(DomainConfig::default())?;
+        let domid = domain.id().0;
+        self.domains.lock().unwrap().insert(domid, domain);
+        Ok(domid)
+    }
+
+    fn set_target(&self, stub: u16, guest: u16, folder: &str) -> anyhow::Result<()> {
+        assert_eq!(guest, 9);
+        assert_eq!(folder, format!("/local/domain/{stub}/device-model-vgpu"));
+        Ok(())
+    }
+
+    fn unpause(&self, stub: u16) -> anyhow::Result<()> {
+        let model = DeviceModel {
+            xen: self.xen.seen_from(DomId(stub)),
+            folder: format!("/local/domain/{stub}/device-model-vgpu"),
+            store: self.store.clone(),
+            stub,
+        };
+        let role = self.role;
+        thread::spawn(move || model.run(role));
+        Ok(())
+    }
+
+    fn destroy(&self, stub: u16) -> anyhow::Result<()> {
+        self.notes.send("destroyed".into())?;
+        self.store.change(|tree| {
+            tree.ended.insert(stub, DomainState::Gone);
+        });
+        Ok(())
+    }
+
+    fn state(&self, stub: u16) -> anyhow::Result<DomainState> {
+        let tree = self.store.0.lock().unwrap();
+        Ok(tree.ended.get(&stub).copied().unwrap_or(DomainState::Alive))
+    }
+
+    fn read(&self, path: &str) -> anyhow::Result<Option<String>> {
+        Ok(self.store.0.lock().unwrap().nodes.get(path).cloned())
+    }
+
+    fn watch(&self, _path: &str) -> anyhow::Result<Box<dyn Watch>> {
+        let bell = EventBell::new()?;
+        let ours = bell.try_clone()?;
+        self.store.change(|tree| tree.bells.push(ours));
+        Ok(Box::new(Bell(bell)))
+    }
+}
+
+/// What runs in the stub domain.
+struct DeviceModel {
+    xen: FakeXen,
+    folder: String,
+    store: Store,
+    stub: u16,
+}
+
+impl DeviceModel {
+    fn run(&self, role: &str) {
+        match role {
+            "fails" => {
+                let node = format!("{}/{STUB_FAILED}", self.folder);
+                return self.store.write(&node, "no grants\nleft");
+            }
+            "nonsense" => {
+                let node = format!("{}/{STUB_OFFER}", self.folder);
+                return self.store.write(&node, "version=1 serial=x");
+            }
+            "crashes" => {
+                return self.store.change(|tree| {
+                    tree.ended.insert(self.stub, DomainState::Shutdown(3));
+                });
+            }
+            _ => {}
+        }
+        let dom0 = DomId(0);
+        let area = GrantedArea::create(&self.xen, dom0, AreaConfig::default()).unwrap();
+        let pipe = GrantedControl::create(&self.xen, dom0).unwrap();
+        let (region, life) = area.offer();
+        let offer = Offer {
+            serial: 0,
+            area: region,
+            life,
+            control: pipe.offer(),
+        };
+        let control = PipeConnection::from(pipe.end().unwrap());
+        let node = format!("{}/{STUB_OFFER}", self.folder);
+        self.store.write(&node, &offer.to_string());
+        let ToDm::Start(start) = control.recv().unwrap() else {
+            panic!("no start");
+        };
+        assert_eq!((start.domid, start.slot, start.recover), (9, 5, None));
+        if role == "refuses" {
+            let reason = "the domain has no such thing".into();
+            return control.send(&FromDm::Failed(reason)).unwrap();
+        }
+        let attached = FromDm::Attached {
+            server: 4,
+            confined: None,
+            table: None,
+        };
+        control.send(&attached).unwrap();
+        let mut end = area.device_end(area.bells().unwrap());
+        end.ggtt.store(7, 0x1234_5001);
+        end.requests.push(Request::Ping { token: 99 }).unwrap();
+        match role {
+            "dies" => {
+                while end.events.pop().unwrap().is_none() {
+                    end.events.wait(None).unwrap();
+                }
+                self.store.change(|tree| {
+                    tree.ended.insert(self.stub, DomainState::Shutdown(3));
+                });
+            }
+            "dies-once" => {
+                drop((end, control, pipe));
+                self.succeed(&area, offer);
+            }
+            _ => serve(&control),
+        }
+    }
+
+    /// Another goes on in the same domain.
+    fn succeed(&self, area: &GrantedArea, offer: Offer) {
+        let pipe = GrantedControl::create(&self.xen, DomId(0)).unwrap();
+        let offer = Offer {
+            serial: 1,
+            control: pipe.offer(),
+            ..offer
+        };
+        let control = PipeConnection::from(pipe.end().unwrap());
+        let node = format!("{}/{STUB_OFFER}", self.folder);
+        self.store.write(&node, &offer.to_string());
+        let ToDm::Start(start) = control.recv().unwrap() else {
+            panic!("no start");
+        };
+        assert_eq!((start.domid, start.recover), (9, Some(4)));
+        let attached = FromDm::Attached {
+            server: 4,
+            confined: None,
+            table: None,
+        };
+        control.send(&attached).unwrap();
+        let mut end = area.resumed_device_end(area.bells().unwrap());
+        end.requests.push(Request::Ping { token: 98 }).unwrap();
+        serve(&control);
+    }
+}
+
+/// Answers vgpud until it says stop.
+fn serve(control: &PipeConnection) {
+    loop {
+        let answer = match control.recv() {
+            Ok(ToDm::Inspect) => FromDm::Tree(json!({"pci": "8086:1616"})),
+            Ok(ToDm::Record(false)) => FromDm::Done,
+            Ok(ToDm::Stop) | Err(_) => return,
+            Ok(other) => FromDm::Refused(format!("{other:?}")),
+        };
+        control.send(&answer).unwrap();
+    }
+}
+
+struct World {
+    f: Fixture,
+    xen: FakeXen,
+    image: PathBuf,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.image);
+    }
+}
+
+impl World {
+    fn new(name: &str, role: &'static str) -> Self {
+        let xen = FakeXen::new();
+        let image = std::env::temp_dir().join(format!("vgpud-image-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&image).unwrap();
+        if role != "no-image" {
+            for file in ["vmlinuz", "initramfs.gz"] {
+                std::fs::write(image.join(file), "").unwrap();
+            }
+        }
+        let f = Fixture::with(name, "serves", |notes| {
+            Some(Stubs {
+                toolstack: Arc::new(FakeToolstack {
+                    xen: xen.clone(),
+                    role,
+                    notes: notes.clone(),
+                    store: Store::default(),
+                    domains: Mutex::default(),
+                }),
+                xen: Arc::new(xen.clone()),
+                config: StubConfig {
+                    image: image.clone(),
+                    memory_mib: 64,
+                    cpus: None,
+                    limit: Duration::from_secs(30),
+                },
+            })
+        });
+        Self { f, xen, image }
+    }
+
+    /// The next notes, in no order.
+    fn notes(&self, count: usize) -> BTreeSet<String> {
+        (0..count).map(|_| self.f.note()).collect()
+    }
+
+    /// Nothing of the two domains is shared any more.
+    fn nothing_left(&self) {
+        while self.xen.grants_mapped_by(DomId(0)) + self.xen.ports_of(DomId(0)) > 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_device_model_in_its_own_domain_serves_and_goes_with_the_guest() {
+    let w = World::new("stub-serves", "serves");
+    let (qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(w.f.note(), "created vgpu-dm-9");
+    assert_eq!(w.f.note(), "added 9");
+    assert_eq!(w.f.note(), "Ping { token: 99 } 0x12345001");
+    let list = w.f.list();
+    assert_eq!(list[0].state, State::Running);
+    assert!(matches!(list[0].dm, Place::Domain(1..)), "{:?}", list[0].dm);
+    let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    assert_eq!(tree["device"]["pci"], "8086:1616");
+    assert_eq!(tree["processes"]["ioreq_server"], 4);
+    drop(qemu);
+    let notes = w.notes(2);
+    assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());
+    w.f.gone();
+    w.nothing_left();
+}
+
+#[test]
+fn its_domains_end_is_noticed_and_takes_only_its_vgpu() {
+    let w = World::new("stub-dies", "dies");
+    let (qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({})));
+    let expected = [
+        "created vgpu-dm-9",
+        "added 9",
+        "Ping { token: 99 } 0x12345001",
+        "paused 9",
+        "removed",
+        "reclaimed 4 of 9",
+    ];
+    assert_eq!(w.notes(6), expected.map(str::to_owned).into());
+    assert_eq!(w.f.list()[0].state, State::Failed);
+    let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    let failure = tree["failure"].as_str().unwrap();
+    assert!(failure.contains("crashed"), "{failure}");
+    drop(qemu);
+    assert_eq!(w.f.note(), "destroyed");
+    w.f.gone();
+    w.nothing_left();
+}
+
+#[test]
+fn another_goes_on_in_the_same_domain() {
+    let w = World::new("stub-dies-once", "dies-once");
+    let (qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(w.f.note(), "created vgpu-dm-9");
+    assert_eq!(w.f.note(), "added 9");
+    assert_eq!(w.f.note(), "Ping { token: 99 } 0x12345001");
+    assert_eq!(w.f.note(), "Ping { token: 98 } 0x12345001");
+    while w.f.list()[0].restarts == 0 {
+        thread::yield_now();
+    }
+    let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    assert_eq!(tree["device"]["pci"], "8086:1616");
+    assert_eq!(tree["state"], "running");
+    drop(qemu);
+    let notes = w.notes(2);
+    assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());
+    w.f.gone();
+    w.nothing_left();
+}
+
+#[test]
+fn a_domain_that_does_not_come_up_fails_the_registration() {
+    for (role, why) in [
+        ("no-image", "vgpu-stub-image makes it"),
+        ("no-memory", "xl create failed (exit status: 3): no memory"),
+        ("fails", "no grants\\nleft"),
+        ("nonsense", "serial is \"x\", allowed: a number of 32 bits"),
+        ("crashes", "crashed"),
+        ("refuses", "the domain has no such thing"),
+    ] {
+        let w = World::new(role, role);
+        let (_qemu, reply) = w.f.qemu("slot=5,stub=1");
+        let error = reply.unwrap_err();
+        assert!(error.ends_with(why), "{role}: {error}");
+        assert_eq!(w.f.list(), [], "{role}");
+        w.nothing_left();
+    }
+}
+
+#[test]
+fn a_guest_may_ask_for_a_process_of_dom0() {
+    let w = World::new("stub-not", "serves");
+    let (_qemu, reply) = w.f.qemu("slot=5,stub=0");
+    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(w.f.note(), "added 9");
+    assert!(matches!(w.f.list()[0].dm, Place::Process(_)));
+    // And without a toolstack there is nothing else.
+    let f = Fixture::new("stub-none", "serves");
+    let (_qemu, reply) = f.qemu("slot=5,stub=1");
+    assert_eq!(
+        reply.unwrap_err(),
+        "this vgpud makes no domains for device models"
+    );
+}

@@ -1,0 +1,136 @@
+//! The scenario `stub`: that of `i915`, with the device model of g1 in a domain
+//! of its own and that of g2 in dom0.
+
+use serde_json::{Value, json};
+
+use super::{Verdict, i915, teardown};
+use crate::facts::{Facts, Report};
+use crate::scenario::Form;
+
+/// Memory allowed to a stub domain, MiB: what Debian's kernel cannot do without
+/// (docs/stub-domain.md).
+const MEMORY_MIB: f64 = 88.0;
+/// Initial RAM disk allowed to it, KiB.
+const IMAGE_KIB: f64 = 4096.0;
+/// How much longer a register read may take with the device model in a domain
+/// of its own than with one in dom0: an event has two domains more to cross.
+const READ_FACTOR: f64 = 2.0;
+
+/// Where the device model of the first guest in vgpuctl's list runs, as a
+/// domain.
+fn stub(dom0: &Report) -> Result<u64, String> {
+    let list = dom0.json("stub-list")?;
+    let first = list.get(0).cloned().unwrap_or_default();
+    let domain = first.pointer("/dm/domain").and_then(Value::as_u64);
+    domain.ok_or_else(|| format!("stub: vgpuctl list has {first}, expected a domain"))
+}
+
+fn most(what: &str, value: Option<f64>, allowed: f64) -> Option<String> {
+    match value {
+        Some(value) if value <= allowed => None,
+        Some(value) => Some(format!("{what}: {value}, allowed are {allowed}")),
+        None => Some(format!("{what} was not told")),
+    }
+}
+
+/// Judges the run.
+pub fn judge(facts: &Facts, form: Form) -> Verdict {
+    let dom0 = &facts.dom0;
+    // What a read costs is compared with one through dom0, below, not QEMU's.
+    let mut verdict = i915::judge_but(facts, form, &["mmio_read_us_vgpu"]);
+    let failures = &mut verdict.failures;
+    let memory = dom0.number("stub-memory-mb");
+    failures.extend(most("stub_memory_mb", memory, MEMORY_MIB));
+    let image = dom0.number("stub-image-kib");
+    failures.extend(most("stub_image_kib", image, IMAGE_KIB));
+    let boot = dom0.json("inspect/g1-probe").ok();
+    let boot = boot.and_then(|tree| tree.get("attach_seconds")?.as_f64());
+    if boot.is_none() {
+        failures.push("stub_boot_s was not told".into());
+    }
+    failures.extend(stub(dom0).err());
+    failures.extend(teardown::stubs(dom0));
+    let in_stub = i915::read_us(&facts.guest("g1"), "vgpu");
+    let in_dom0 = i915::read_us(&facts.guest("g2"), "vgpu");
+    match in_stub.zip(in_dom0) {
+        Some((stub, dom0)) if stub > dom0 * READ_FACTOR => failures.push(format!(
+            "mmio_read_us_vgpu: {stub} us a read, {dom0} us with the device model in dom0"
+        )),
+        Some(_) => {}
+        None => failures.push("mmio_read_us_vgpu: was not measured".into()),
+    }
+    if let Value::Object(keys) = &mut verdict.result {
+        keys.insert("stub_memory_mb".into(), json!(memory));
+        keys.insert("stub_image_kib".into(), json!(image));
+        keys.insert("stub_boot_s".into(), json!(boot));
+        keys.insert(
+            "mmio_read_us_vgpu".into(),
+            json!({ "stub": in_stub, "dom0": in_dom0 }),
+        );
+    }
+    verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOM0: &str = "\
+LAB stub-memory-mb 64
+LAB stub-image-kib 1700
+LAB stub-list-status 0
+LAB+ stub-list [{\"domid\": 1, \"dm\": {\"domain\": 2}}]
+LAB inspect/g1-probe-status 0
+LAB+ inspect/g1-probe {\"attach_seconds\": 9.5}
+LAB stubs-left 0
+LAB stub-nodes-left 0
+";
+
+    fn facts(dom0: &str, in_stub: &str) -> Facts {
+        let mut facts = Facts {
+            dom0: Report::parse(dom0),
+            ..Facts::default()
+        };
+        let read = |us: &str| Report::parse(&format!("LAB mmio/vgpu {us} 1 2000 20\n"));
+        facts.add_guest("g1", read(in_stub));
+        facts.add_guest("g2", read("1000"));
+        facts
+    }
+
+    /// Failures that the scenario has beyond those of `i915`.
+    fn failures(facts: &Facts) -> Vec<String> {
+        let of_i915 = i915::judge(facts, Form::Short).failures;
+        let all = judge(facts, Form::Short).failures.into_iter();
+        all.filter(|f| !of_i915.contains(f)).collect()
+    }
+
+    #[test]
+    fn a_whole_run_has_its_figures() {
+        let facts = facts(DOM0, "1300");
+        assert_eq!(failures(&facts), [""; 0]);
+        let result = judge(&facts, Form::Short).result;
+        assert_eq!(result["stub_memory_mb"], 64.0);
+        assert_eq!(result["stub_boot_s"], 9.5);
+        let reads = json!({ "stub": 1300.0, "dom0": 1000.0 });
+        assert_eq!(result["mmio_read_us_vgpu"], reads);
+    }
+
+    #[test]
+    fn what_is_too_much_or_left_is_said() {
+        let dom0 = DOM0
+            .replace("memory-mb 64", "memory-mb 96")
+            .replace("domain\": 2", "process\": 7")
+            .replace("stubs-left 0", "stubs-left 1");
+        assert_eq!(
+            failures(&facts(&dom0, "2100")),
+            [
+                "stub_memory_mb: 96, allowed are 88",
+                "stub: vgpuctl list has {\"dm\":{\"process\":7},\"domid\":1}, expected a domain",
+                "teardown: 1 stub domains or zombies are left",
+                "mmio_read_us_vgpu: 2100 us a read, 1000 us with the device model in dom0",
+            ]
+        );
+        let missing = failures(&facts("", "1300"));
+        assert_eq!(missing.len(), 6, "{missing:?}");
+    }
+}
