@@ -94,13 +94,10 @@ fn measure(rounds: u32) -> anyhow::Result<Figures> {
         .map(u64::from)
         .collect();
     let area = SharedArea::create(AreaConfig::default())?;
-    let (read_ns, write_ns) = spreads(
-        rounds,
-        Arc::new(area.device_end(Bells::new()?).kept),
-        &reads,
-        &writes,
-    )?;
-    let (unkept_read_ns, unkept_write_ns) = spreads(rounds, Arc::new(Unkept), &reads, &writes)?;
+    let kept: Arc<dyn Kept> = Arc::new(area.device_end(Bells::new()?).kept);
+    let (read_ns, write_ns) = spreads(rounds, &kept, &reads, &writes)?;
+    let kept: Arc<dyn Kept> = Arc::new(Unkept);
+    let (unkept_read_ns, unkept_write_ns) = spreads(rounds, &kept, &reads, &writes)?;
     Ok(Figures {
         rounds,
         registers_read: u32::try_from(reads.len())?,
@@ -114,7 +111,7 @@ fn measure(rounds: u32) -> anyhow::Result<Figures> {
 
 fn spreads(
     rounds: u32,
-    kept: Arc<dyn Kept>,
+    kept: &Arc<dyn Kept>,
     reads: &[u64],
     writes: &[u64],
 ) -> anyhow::Result<(Spread, Spread)> {
@@ -122,7 +119,7 @@ fn spreads(
     let device = Device::new(
         &Config::default(),
         Seams {
-            kept: Arc::clone(&kept),
+            kept: Arc::clone(kept),
             ..seams(memory, Arc::new(Nowhere::default()))
         },
     )?;
@@ -134,7 +131,7 @@ fn spreads(
         let read = spread::time(count_read, || {
             for &offset in reads {
                 let offset = black_box(offset);
-                black_box(request(&device, &*kept, |t| {
+                black_box(request(&device, &**kept, |t| {
                     t.read(Bar::Registers, offset, 4)
                 }));
             }
@@ -142,7 +139,7 @@ fn spreads(
         let write = spread::time(count_written, || {
             for &offset in writes {
                 let offset = black_box(offset);
-                request(&device, &*kept, |t| {
+                request(&device, &**kept, |t| {
                     t.write(Bar::Registers, offset, 4, u64::from(round));
                 });
             }
