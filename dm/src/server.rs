@@ -447,6 +447,13 @@ impl Server {
         self.server.id().0
     }
 
+    /// Whether the domain still has its ioreq server: one that ends has none
+    /// (Xen `common/ioreq.c:ioreq_server_destroy_all`).
+    #[must_use]
+    pub fn attached(&self) -> bool {
+        self.server.info().is_ok()
+    }
+
     /// The domain.
     pub(crate) fn domid(&self) -> DomId {
         self.domid

@@ -18,7 +18,9 @@ use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::Config;
 use vgpu_sched::switch::SwitchMode;
 
-use crate::daemon::{Bounds, Confine, Daemon, DmCommand, Limits, OnCrashLoop, XenPlatform};
+use crate::daemon::{
+    Bounds, Confine, Daemon, DmCommand, Limits, OnCrashLoop, Places, Records, XenPlatform,
+};
 
 /// Owns the GPU of this host and serves it to guests.
 #[derive(Parser)]
@@ -105,6 +107,10 @@ struct Args {
     /// Where shares that were set while a guest ran are kept.
     #[arg(long, default_value = "/var/lib/vgpu", value_name = "DIRECTORY")]
     state_dir: PathBuf,
+
+    /// Where is noted what the next vgpud needs to take over guests that run.
+    #[arg(long, default_value = "/run/vgpu", value_name = "DIRECTORY")]
+    run_dir: PathBuf,
 }
 
 /// The GPUs there are.
@@ -159,7 +165,9 @@ fn run(args: Args) -> anyhow::Result<()> {
             seccomp: args.dm_seccomp,
         });
     }
+    let records = Records::open(&args.run_dir)?;
     let config = Config {
+        flights: records.flights(),
         run_limit: Duration::from_secs(args.run_limit),
         switch_mode: args.switch_mode,
         ..Config::default()
@@ -176,16 +184,20 @@ fn run(args: Args) -> anyhow::Result<()> {
         },
         ..Limits::default()
     };
-    let daemon = Daemon::start(
-        &args.socket,
-        &args.state_dir,
-        dm,
-        limits,
-        Arc::new(platform),
-    )?;
+    let places = Places {
+        socket: &args.socket,
+        state: &args.state_dir,
+        records,
+    };
+    let daemon = Daemon::start(places, dm, limits, Arc::new(platform))?;
     log::info!("listening at {}", args.socket.display());
     let signal = signals.wait().context("cannot wait for signals")?;
     log::info!("{signal}: stopping");
-    drop(daemon);
+    if signal == Signal::SIGTERM {
+        // Guests run on, and the next vgpud takes them over.
+        daemon.leave();
+    } else {
+        drop(daemon);
+    }
     Ok(())
 }

@@ -91,14 +91,22 @@ pub struct DmProcess {
     pid: i32,
     pidfd: OwnedFd,
     talk: Mutex<Talk>,
+    attached: Attached,
+}
+
+/// What a device model says when it is attached.
+struct Attached {
     server: u16,
     confined: Option<Confined>,
+    table: Option<u64>,
 }
 
 impl DmProcess {
     /// Runs a device model with the descriptors of its shared area (memfd,
     /// submit doorbell, complete doorbell), and behind them that of the file of
     /// a device to restore, and waits, at most `limit`, until it is attached.
+    /// Its process id is `noted` before it hears anything: a vgpud to come must
+    /// know of each that may serve the guest.
     ///
     /// # Errors
     /// What it says, or how it failed to say anything; it is gone then.
@@ -107,6 +115,7 @@ impl DmProcess {
         start: StartDm,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
+        noted: impl FnOnce(i32),
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Connection::pair()?;
         let mut child = Command::new(&command.program)
@@ -115,8 +124,9 @@ impl DmProcess {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .with_context(|| format!("cannot run {}", command.program.display()))?;
+        noted(Pid::from_child(&child).as_raw_nonzero().get());
         match Self::handshake(&child, &ours, start, fds, limit) {
-            Ok((pidfd, (server, confined))) => Ok(Self {
+            Ok((pidfd, attached)) => Ok(Self {
                 pid: Pid::from_child(&child).as_raw_nonzero().get(),
                 child: Mutex::new(child),
                 pidfd,
@@ -124,8 +134,7 @@ impl DmProcess {
                     connection: ours,
                     owed: 0,
                 }),
-                server,
-                confined,
+                attached,
             }),
             Err(e) => {
                 // It fails only when the process is gone already.
@@ -145,13 +154,21 @@ impl DmProcess {
         start: StartDm,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
-    ) -> anyhow::Result<(OwnedFd, (u16, Option<Confined>))> {
+    ) -> anyhow::Result<(OwnedFd, Attached)> {
         let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())
             .context("cannot watch the device model")?;
         connection.set_limit(Some(limit))?;
         connection.send(&ToDm::Start(start), fds)?;
         let attached = match connection.recv()?.0 {
-            FromDm::Attached { server, confined } => (server, confined),
+            FromDm::Attached {
+                server,
+                confined,
+                table,
+            } => Attached {
+                server,
+                confined,
+                table,
+            },
             FromDm::Failed(reason) => bail!(reason),
             _ => bail!("it answered what nobody asked"),
         };
@@ -171,12 +188,18 @@ impl DmProcess {
 
     /// The id of its ioreq server.
     pub fn server(&self) -> u16 {
-        self.server
+        self.attached.server
+    }
+
+    /// Where the guest's page table was when it attached, if that is RAM of
+    /// the guest.
+    pub fn table(&self) -> Option<u64> {
+        self.attached.table
     }
 
     /// What it gave up, if it was told to.
     pub fn confined(&self) -> Option<&Confined> {
-        self.confined.as_ref()
+        self.attached.confined.as_ref()
     }
 
     /// The device, for people and tools.

@@ -5,19 +5,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
 use vgpu_ring::{AreaConfig, Bells, EventBell, SharedArea};
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
 use vgpu_sched::sync::lock;
+use xen_glue::PARKING_GFN;
 
 use super::claim::Claim;
 use super::dm::{DmCommand, DmProcess, memory_file};
 use super::events::{RingFate, RingSink};
 use super::migration::{self, Arriving, Plug, Record};
-use super::platform::{Platform, Vgpu};
+use super::platform::{Origin, Platform, Vgpu};
+use super::process::Process;
+use super::records::{GuestRecord, Records};
 use super::replace::{Made, Models};
 use super::saving::Progress;
 use super::server::Limits;
@@ -56,6 +58,33 @@ pub struct Guest {
     pub(super) progress: Mutex<Progress>,
     proxy: Mutex<Option<Proxy>>,
     migration: Arc<Record>,
+    /// What a vgpud to come needs.
+    area: OwnedFd,
+    record: Mutex<GuestRecord>,
+    records: Records,
+    adopted: bool,
+}
+
+/// Where a guest comes from.
+pub enum Comes<'a> {
+    /// It begins.
+    New,
+    /// It goes on from what was saved of its vGPU.
+    Arriving(&'a Arriving),
+    /// It was another vgpud's, which left this record and its shared area.
+    Orphan(&'a GuestRecord, SharedArea),
+}
+
+/// What vgpud makes guests with.
+pub struct Means<'a> {
+    /// How a device model is run.
+    pub command: &'a DmCommand,
+    /// How long things may take.
+    pub limits: Limits,
+    /// The host.
+    pub platform: &'a dyn Platform,
+    /// Where what outlives vgpud is noted.
+    pub records: &'a Records,
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
@@ -67,37 +96,54 @@ pub struct Running {
 }
 
 impl Guest {
-    /// Makes everything for a guest whose QEMU is going to be process
-    /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy. With
-    /// `arriving` it goes on from what was saved of a vGPU.
+    /// Makes everything for a guest whose QEMU is, or is going to be, process
+    /// `qemu`: shared area, scheduler's vGPU, device model, QMP proxy.
     ///
     /// # Errors
     /// What failed; nothing is left behind.
     pub fn start(
         register: &Register,
         claim: Claim,
-        qemu_pid: i32,
-        command: &DmCommand,
-        limits: Limits,
-        platform: &dyn Platform,
-        arriving: Option<&Arriving>,
+        qemu: Process,
+        means: &Means<'_>,
+        comes: Comes<'_>,
     ) -> anyhow::Result<Self> {
+        let Means {
+            command,
+            limits,
+            platform,
+            records,
+        } = *means;
         let began = Instant::now();
-        let restored = arriving.map(|a| &a.saved);
         let domid = register.domid;
+        let (area, arriving, orphan) = match comes {
+            Comes::New => (SharedArea::create(AreaConfig::default())?, None, None),
+            Comes::Arriving(arriving) => {
+                let area = SharedArea::create(AreaConfig::default())?;
+                (area, Some(arriving), None)
+            }
+            Comes::Orphan(record, area) => (area, None, Some(record)),
+        };
+        let restored = arriving.map(|a| &a.saved);
         if let Some(saved) = restored {
             saved.fits(&platform.gpu().to_string())?;
         }
-        let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
-        let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
-        let area = SharedArea::create(AreaConfig::default())?;
+        let watched = qemu.open().context("cannot watch the client")?;
         let (bells, theirs) = Bells::for_device_model()?;
         let wake = bells.submit.try_clone()?;
-        let ours = area.daemon_end(bells);
+        let ours = match orphan {
+            Some(_) => area.resumed_daemon_end(bells),
+            None => area.daemon_end(bells),
+        };
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let share = claim.spec().share;
-        let vgpu = platform.add_vgpu(domid, share, ours.ggtt, restored, Box::new(sink))?;
+        let origin = match (restored, orphan) {
+            (Some(saved), _) => Origin::Saved(saved),
+            (None, Some(_)) => Origin::Orphan,
+            (None, None) => Origin::New,
+        };
+        let vgpu = platform.add_vgpu(domid, share, ours.ggtt, origin, Box::new(sink))?;
         vgpu.count_changes(ours.changes);
         let signals = Signals {
             broke: EventBell::new()?,
@@ -105,20 +151,28 @@ impl Guest {
         };
         let migration = Record::new(domid, limits.downtime);
         // Before QEMU exists, so that libxl always finds the socket.
-        let proxy = match &register.qmp {
-            Some(qmp) => Some(Proxy::start(
-                &qmp.public,
-                &qmp.private,
-                Box::new(Plug::new(Arc::clone(&migration))),
-            )?),
-            None => None,
-        };
+        let proxy = register.qmp.as_ref().map(|qmp| {
+            let start = if orphan.is_some() {
+                Proxy::adopt
+            } else {
+                Proxy::start
+            };
+            let hooks = Box::new(Plug::new(Arc::clone(&migration)));
+            start(&qmp.public, &qmp.private, hooks)
+        });
+        let proxy = proxy.transpose()?;
         let device = restored.map(|s| memory_file(&s.device)).transpose();
         let device = device.context("no memory for the device's state")?;
+        let table = match orphan {
+            Some(record) => record.table_in_ram.then_some(PARKING_GFN),
+            None => vgpu.table().gfn(),
+        };
         let start = StartDm {
             restored: restored.is_some(),
             confine: command.confinement(domid),
-            ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
+            recover: orphan.map(|record| record.server),
+            replay: orphan.is_some(),
+            ..StartDm::new(domid, claim.spec(), platform.gpu(), table)
         };
         let made = Made {
             command: command.clone(),
@@ -131,7 +185,24 @@ impl Guest {
         let theirs = &made.bells;
         let mut fds = vec![area.as_fd(), theirs.submit.as_fd(), theirs.complete.as_fd()];
         fds.extend(device.as_ref().map(AsFd::as_fd));
-        let dm = DmProcess::start(command, start, &fds, limits.attach)?;
+        let dm = DmProcess::start(command, start, &fds, limits.attach, |pid| {
+            let Some(record) = orphan else {
+                // Until it has a record, its launcher waits, and goes with us.
+                return;
+            };
+            let noted = records.write(&GuestRecord {
+                dm: Process::of(pid).ok(),
+                ..record.clone()
+            });
+            if let Err(e) = noted {
+                log::warn!("domain {domid}: {e:#}");
+            }
+        })?;
+        if orphan.is_some()
+            && let Some(gfn) = dm.table()
+        {
+            vgpu.table().find(gfn).context("the guest's page table")?;
+        }
         let worker = Worker::start(
             domid,
             Work {
@@ -148,11 +219,23 @@ impl Guest {
         if let Some(arriving) = arriving {
             migration::loaded(&migration, arriving.times.as_ref(), began.elapsed());
         }
+        let area = area.share()?;
+        let record = GuestRecord {
+            uuid: claim.uuid().map(ToString::to_string),
+            vgpu: claim.configured().to_string(),
+            qmp: register.qmp.clone(),
+            dm: Process::of(dm.pid()).ok(),
+            server: dm.server(),
+            area: rustix::fs::fstat(&area)?.st_ino,
+            table_in_ram: vgpu.table().gfn().is_some(),
+            ..GuestRecord::new(domid, qemu)
+        };
+        records.write(&record)?;
         Ok(Self {
             domid,
             claim: Mutex::new(claim),
-            qemu_pid,
-            qemu,
+            qemu_pid: qemu.pid,
+            qemu: watched,
             signals,
             models: Models::new(dm, made),
             fate,
@@ -163,7 +246,33 @@ impl Guest {
             progress: Mutex::default(),
             proxy: Mutex::new(proxy),
             migration,
+            area,
+            record: Mutex::new(record),
+            records: records.clone(),
+            adopted: orphan.is_some(),
         })
+    }
+
+    /// The shared area, for the guest's QEMU to hold.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn area(&self) -> std::io::Result<OwnedFd> {
+        self.area.try_clone()
+    }
+
+    /// Notes what changed for a vgpud to come.
+    pub(super) fn note(&self, change: impl FnOnce(&mut GuestRecord)) {
+        let mut record = lock(&self.record);
+        change(&mut record);
+        if let Err(e) = self.records.write(&record) {
+            log::warn!("domain {}: {e:#}", self.domid);
+        }
+    }
+
+    /// The guest is no more: no vgpud to come needs to know of it.
+    pub fn forget(&self) {
+        self.records.remove(self.domid);
     }
 
     /// Its migration. It must be [connected](Record::connect) to be of use.
@@ -193,6 +302,7 @@ impl Guest {
     pub fn fail(&self, reason: &str) {
         log::error!("domain {}: vGPU dropped: {reason}", self.domid);
         *lock(&self.failure) = Some(reason.to_owned());
+        self.note(|record| record.failure = Some(reason.to_owned()));
         self.end();
     }
 
@@ -274,6 +384,7 @@ impl Guest {
             qemu_pid: self.qemu_pid,
             dm_pid: self.dm().pid(),
             requests,
+            adopted: self.adopted,
             restarts: self.models.replaced().0,
         }
     }

@@ -19,6 +19,7 @@ use vgpu_sched::sync::lock;
 use super::dm::{DmCommand, DmProcess};
 use super::guest::Guest;
 use super::heartbeat::Heartbeat;
+use super::process::Process;
 use super::server::Limits;
 
 /// What becomes of a guest whose device models die again and again.
@@ -176,7 +177,7 @@ impl Models {
 
     /// Starts another one in the place of the present one, which died, or is
     /// killed. The page table is RAM of the guest at `table`, or is not.
-    fn replace(&self, reason: &str, table: Option<u64>) -> anyhow::Result<()> {
+    fn replace(&self, reason: &str, table: Option<u64>, noted: impl Fn(i32)) -> anyhow::Result<()> {
         let since = Instant::now();
         let server = self.now().server();
         let mut reason = reason.to_owned();
@@ -193,6 +194,7 @@ impl Models {
             let start = StartDm {
                 restored: false,
                 recover: Some(server),
+                replay: false,
                 ggtt_gfn: table,
                 ..self.start.clone()
             };
@@ -201,7 +203,7 @@ impl Models {
                 self.bells.submit.as_fd(),
                 self.bells.complete.as_fd(),
             ];
-            match DmProcess::start(&self.command, start, &fds, self.limits.attach) {
+            match DmProcess::start(&self.command, start, &fds, self.limits.attach, &noted) {
                 Ok(next) => {
                     *lock(&self.now) = Arc::new(next);
                     let mut deaths = lock(&self.deaths);
@@ -227,7 +229,9 @@ impl Guest {
         let Some(table) = self.table_gfn() else {
             bail!(self.lost());
         };
-        self.models.replace(reason, table)?;
+        self.models.replace(reason, table, |pid| {
+            self.note(|record| record.dm = Process::of(pid).ok());
+        })?;
         let gap = self.models.gap().as_millis();
         let pid = self.dm().pid();
         log::warn!(

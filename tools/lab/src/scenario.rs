@@ -132,6 +132,17 @@ pub const SCENARIOS: &[Scenario] = &[
         judge: check::migrate::judge,
     },
     Scenario {
+        name: "crash",
+        summary: "a guest at work goes on when its device model or vgpud is killed",
+        device: true,
+        guest_programs: &[GPU_WORK],
+        kernels: &[GuestKernel::Bookworm],
+        guest_options: "",
+        large_guest: None,
+        timeout: Duration::from_secs(40 * 60),
+        judge: check::crash::judge,
+    },
+    Scenario {
         name: "refuse",
         summary: "guests that must not start do not, and it is said why",
         device: true,

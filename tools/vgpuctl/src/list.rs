@@ -33,6 +33,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn render(entries: &[Entry]) -> String {
     let rows = entries.iter().map(|e| {
         let state = match e.state {
+            State::Running if e.adopted => "adopted",
             State::Running => "running",
             State::Failed => "failed",
         };
@@ -67,12 +68,18 @@ mod tests {
             qemu_pid: 100,
             dm_pid: 101,
             requests: 7,
+            adopted: true,
             restarts: 3,
         };
+        let adopted = Entry {
+            state: State::Running,
+            ..entry.clone()
+        };
         assert_eq!(
-            render(&[entry]),
-            "DOMID  STATE   QEMU  VGPU-DM  RESTARTS  REQUESTS  VGPU\n\
-             12     failed  100   101      3         7         slot=5\n"
+            render(&[entry, adopted]),
+            "DOMID  STATE    QEMU  VGPU-DM  RESTARTS  REQUESTS  VGPU\n\
+             12     failed   100   101      3         7         slot=5\n\
+             12     adopted  100   101      3         7         slot=5\n"
         );
     }
 }
