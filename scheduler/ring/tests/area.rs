@@ -154,7 +154,7 @@ fn slots_of_garbage_are_errors() {
         let error = p.daemon.requests.pop().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "ring message: kind of request is 0xff, allowed: 1 to 12"
+            "ring message: kind of request is 0xff, allowed: 1 to 13"
         );
     }
 }

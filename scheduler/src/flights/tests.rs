@@ -60,6 +60,8 @@ fn the_next_process_finds_what_was_at_the_gpu() {
         (false, 0x3f80, None)
     );
 
+    // Whoever opens the log takes the names away.
+    slot.name(0x40);
     log.began(BCS, 0x40 << 32 | 0x9019);
     let place = |head, first| Place {
         head,
