@@ -200,12 +200,13 @@ proptest! {
         aperture_mib in prop::sample::select(vec![64_u32, 128, 256, 512]),
         mode in prop::sample::select(MODES.to_vec()),
         msi in any::<bool>(),
+        stub in any::<Option<bool>>(),
         qemu in prop::option::of("/[a-z/=.-]{0,20}".prop_map(PathBuf::from)),
         (weight, cap, slice_us) in (Share::WEIGHT, Share::CAP, Share::SLICE_US),
         priority in prop::sample::select(vec![Priority::Low, Priority::Normal, Priority::High]),
     ) {
         let share = Share { weight, cap, slice_us, priority };
-        let spec = VgpuSpec { gpu, slot, aperture_mib, mode, msi, share, qemu };
+        let spec = VgpuSpec { gpu, slot, aperture_mib, mode, msi, stub, share, qemu };
         prop_assert_eq!(spec.to_string().parse(), Ok(spec));
     }
 }
