@@ -24,7 +24,7 @@ verified() {
 # guest, else nothing.
 device_model() {
     timeout 10 vgpuctl list --json 2>/dev/null | tr -d ' \n",' |
-        sed -n 's/.*state:running.*dm_pid:\([0-9]*\).*/\1/p'
+        sed -n 's/.*state:running.*dm:{process:\([0-9]*\).*/\1/p'
 }
 
 # replaced PID SECONDS: until another device model serves the guest.

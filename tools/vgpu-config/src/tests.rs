@@ -61,7 +61,7 @@ fn a_guest_gets_the_hosts_gpu_and_no_other() {
 fn what_is_wrong_is_named_with_what_is_allowed() {
     assert_eq!(
         error("typ=bdw"),
-        r#"vgpu: key is "typ", allowed: gpu, type, slot, aperture, mode, msi, weight, cap, slice, priority, qemu"#
+        r#"vgpu: key is "typ", allowed: gpu, type, slot, aperture, mode, msi, weight, cap, slice, priority, stub, qemu"#
     );
     assert_eq!(
         error("gpu=skl"),

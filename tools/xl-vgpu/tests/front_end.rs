@@ -108,7 +108,7 @@ fn a_bad_vgpu_creates_nothing() {
     for (line, expected) in [
         (
             "vgpu = ['typo=1']",
-            "xl: vgpu: key is \"typo\", allowed: gpu, type, slot, aperture, mode, msi, weight, cap, slice, priority, qemu\n",
+            "xl: vgpu: key is \"typo\", allowed: gpu, type, slot, aperture, mode, msi, weight, cap, slice, priority, stub, qemu\n",
         ),
         (
             "vgpu = ['gpu=skl']",
