@@ -89,7 +89,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         downtime: Duration::from_millis(Within::or(options.downtime_limit, 500)),
         heartbeat: Duration::from_millis(Within::or(options.dm_hang_limit, 1000)),
         crashes: Bounds {
-            deaths: usize::try_from(Within::or(options.dm_deaths, 10))?,
+            deaths: usize::try_from(Within::or(options.dm_deaths, 8))?,
             within: Duration::from_secs(Within::or(options.dm_death_window, 10)),
             then: options.on_crash_loop.unwrap_or_default(),
         },

@@ -82,16 +82,16 @@ pub struct Options {
     /// Milliseconds a device model may be at one thing before it is taken to
     /// hang, and replaced [default: 1000]
     #[arg(long, value_name = "MILLISECONDS")]
-    pub dm_hang_limit: Option<Within<100, 60_000>>,
+    pub dm_hang_limit: Option<Within<100, 600_000>>,
 
     /// How many device models of a guest may die within --dm-death-window
-    /// before no more are started [default: 10]
+    /// before no more are started [default: 8]
     #[arg(long, value_name = "DEATHS")]
     pub dm_deaths: Option<Within<0, 1000>>,
 
     /// See --dm-deaths [default: 10]
     #[arg(long, value_name = "SECONDS")]
-    pub dm_death_window: Option<Within<1, 3600>>,
+    pub dm_death_window: Option<Within<1, 86_400>>,
 
     /// What becomes of a guest whose device models die again and again:
     /// fail-device, it runs on without its vGPU; pause-guest, it is paused, too

@@ -25,7 +25,7 @@ const EVERY: &[(&str, &str)] = &[
     ("dm-uid-base", "6"),
     ("dm-seccomp", "log"),
     ("dm-hang-limit", "200"),
-    ("dm-deaths", "8"),
+    ("dm-deaths", "7"),
     ("dm-death-window", "9"),
     ("on-crash-loop", "pause-guest"),
     ("unconfined", "true"),
