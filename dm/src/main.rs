@@ -18,7 +18,7 @@ use stub::Shared;
 use vgpu_confine::{Confined, Confinement, Role, Seccomp};
 use vgpu_control::{Connection, ControlError, FromDm, MAX_RUNS, StartDm, ToDm};
 use vgpu_device::{Config, DeviceV1, GGTT_MIB};
-use vgpu_dm::{Server, ServerConfig};
+use vgpu_dm::{Server, ServerConfig, TableState};
 use vgpu_ring::{Bells, DeviceBells, DeviceEnd, SharedArea};
 use xen_glue::{DEVICE_MODEL_REQUESTS, DomId, Handles, XenHost};
 
@@ -89,10 +89,17 @@ fn run(control: &Control, area: Option<&LentArea>, arguments: &Arguments) -> any
     match attach(control, area, arguments) {
         Ok((server, confined)) => {
             let server_id = server.id();
-            control.send(&FromDm::Attached {
+            let attached = control.send(&FromDm::Attached {
                 server: server_id,
                 confined,
-            })?;
+                table: match server.table() {
+                    TableState::Ram { gfn, .. } => Some(gfn),
+                    TableState::Trapped => None,
+                },
+            });
+            if let Err(e) = attached {
+                log::warn!("vgpud does not hear that it is attached: {e}");
+            }
             let result = serve(control, &server);
             server.stop();
             result
@@ -141,7 +148,13 @@ fn attach(
         None => None,
     };
     let server = match (start.recover, &saved) {
-        (Some(server), _) => Server::recover(handles, &config, server, end)?,
+        (Some(server), _) => {
+            let server = Server::recover(handles, &config, server, end)?;
+            if start.replay {
+                server.device().replay();
+            }
+            server
+        }
         (None, Some(saved)) => Server::restore(handles, &config, saved, end)?,
         (None, None) => Server::attach(handles, &config, end)?,
     };
@@ -212,13 +225,26 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
     })
 }
 
-/// Answers vgpud until it says stop or is gone.
+/// How often a device model without a vgpud looks whether its guest is there.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Serves the guest on, without a vgpud, until its domain ends or somebody
+/// ends this process: a new vgpud has a successor go on from what is kept.
+fn outlive(server: &Server) {
+    log::warn!("vgpud is gone; the guest is served on");
+    while server.attached() {
+        std::thread::sleep(LOOK);
+    }
+    log::info!("the guest is gone");
+}
+
+/// Answers vgpud until it says stop, or its guest when vgpud is gone.
 fn serve(control: &Control, server: &Server) -> anyhow::Result<()> {
     loop {
         let (message, came) = match control.recv() {
             Ok(message) => message,
             Err(ControlError::Closed) => {
-                log::info!("vgpud closed the connection");
+                outlive(server);
                 return Ok(());
             }
             Err(e) => return Err(e).context("control socket"),

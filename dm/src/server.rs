@@ -276,6 +276,8 @@ impl Server {
                 let doing = kept::doing(&*kept)?;
                 first = doing.first;
                 successor::resume(&mut requests, &mut events, doing);
+                // Or it would look as if it had an event in hand for ever.
+                kept::event_done(&*kept);
                 let server = dm.attach_ioreq_server(server);
                 // Until all is taken over, it is there for another one.
                 server.persist(true);
@@ -443,6 +445,13 @@ impl Server {
     #[must_use]
     pub fn id(&self) -> u16 {
         self.server.id().0
+    }
+
+    /// Whether the domain still has its ioreq server: one that ends has none
+    /// (Xen `common/ioreq.c:ioreq_server_destroy_all`).
+    #[must_use]
+    pub fn attached(&self) -> bool {
+        self.server.info().is_ok()
     }
 
     /// The domain.

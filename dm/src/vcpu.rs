@@ -129,7 +129,12 @@ impl VcpuLoop {
         // not pass for this one's.
         kept::take_in_hand(&*self.kept, vcpu);
         self.kept.about_to();
-        Ok(page.take(vcpu)?)
+        let request = page.take(vcpu)?;
+        if request.is_none() {
+            // Xen withdrew it.
+            kept::nothing_in_hand(&*self.kept, vcpu);
+        }
+        Ok(request)
     }
 
     /// Takes a queued event, if there is one, and answers the request it

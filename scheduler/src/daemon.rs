@@ -8,7 +8,11 @@
 //! again, or one breaks the rings, the guest loses its vGPU and nobody else
 //! anything: what its vCPUs wait for is answered with all ones and the ioreq
 //! server goes, so reads of the device give all ones from then on.
+//!
+//! vgpud may end, or be killed, while guests run: `records` has what the next
+//! one needs, and `adopt` takes them over.
 
+mod adopt;
 mod claim;
 mod client;
 mod device_model;
@@ -19,7 +23,9 @@ mod guest;
 mod heartbeat;
 mod migration;
 mod platform;
+mod process;
 mod reclaim;
+mod records;
 mod registry;
 mod replace;
 mod saving;
@@ -36,7 +42,8 @@ mod worker;
 mod xen;
 
 pub use dm::{Confine, DmCommand};
+pub use records::Records;
 pub use replace::{Bounds, OnCrashLoop};
-pub use server::{Daemon, Host, Limits};
+pub use server::{Daemon, Host, Limits, Places};
 pub use stub::{StubConfig, Stubs, Xl};
 pub use xen::XenPlatform;

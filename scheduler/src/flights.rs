@@ -65,7 +65,11 @@ impl FlightLog {
         layout::check(&*words)?;
         let engines = Engine::ALL.map(|engine| {
             let used = std::array::from_fn(|at| {
-                words.load(layout::slot(engine, at) + field::STATUS) == field::IN_USE
+                let slot = layout::slot(engine, at);
+                // Tags count anew: what another process called so is not what
+                // this one will.
+                words.store(slot + field::TAG, field::NO_TAG);
+                words.load(slot + field::STATUS) == field::IN_USE
             });
             Mutex::new(EngineLog {
                 used,

@@ -17,12 +17,13 @@ use vgpu_sched::scheduler::Config;
 use xen_glue::XenHost;
 
 use crate::daemon::{
-    Bounds, Confine, Daemon, DmCommand, Host, Limits, StubConfig, Stubs, XenPlatform, Xl,
+    Bounds, Confine, Daemon, DmCommand, Host, Limits, Places, Records, StubConfig, Stubs,
+    XenPlatform, Xl,
 };
 use crate::options::{Options, Within};
 
-/// Where files are while vgpud runs.
-const RUN: &str = "/run/vgpu";
+/// Where files for xl are.
+const RUN: &str = "/run/vgpu-stubs";
 
 /// Owns the GPU of this host and serves it to guests.
 #[derive(Parser)]
@@ -73,7 +74,12 @@ fn run(args: Args) -> anyhow::Result<()> {
             seccomp: options.dm_seccomp.unwrap_or_default(),
         });
     }
+    let run_dir = options
+        .run_dir
+        .unwrap_or_else(|| PathBuf::from("/run/vgpu"));
+    let records = Records::open(&run_dir)?;
     let config = Config {
+        flights: records.flights(),
         run_limit: Duration::from_secs(Within::or(options.run_limit, 10)),
         switch_mode: options.switch_mode.unwrap_or_default(),
         ..Config::default()
@@ -89,7 +95,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         downtime: Duration::from_millis(Within::or(options.downtime_limit, 500)),
         heartbeat: Duration::from_millis(Within::or(options.dm_hang_limit, 1000)),
         crashes: Bounds {
-            deaths: usize::try_from(Within::or(options.dm_deaths, 8))?,
+            deaths: usize::try_from(Within::or(options.dm_deaths, 10))?,
             within: Duration::from_secs(Within::or(options.dm_death_window, 10)),
             then: options.on_crash_loop.unwrap_or_default(),
         },
@@ -121,10 +127,20 @@ fn run(args: Args) -> anyhow::Result<()> {
         stub_default: options.stub == Some(true),
         limits,
     };
-    let daemon = Daemon::start(&socket, &state, host, Arc::new(platform))?;
+    let places = Places {
+        socket: &socket,
+        state: &state,
+        records,
+    };
+    let daemon = Daemon::start(places, host, Arc::new(platform))?;
     log::info!("listening at {}", socket.display());
     let signal = signals.wait().context("cannot wait for signals")?;
     log::info!("{signal}: stopping");
-    drop(daemon);
+    if signal == Signal::SIGTERM {
+        // Guests run on, and the next vgpud takes them over.
+        daemon.leave();
+    } else {
+        drop(daemon);
+    }
     Ok(())
 }

@@ -85,7 +85,7 @@ pub struct Options {
     pub dm_hang_limit: Option<Within<100, 600_000>>,
 
     /// How many device models of a guest may die within --dm-death-window
-    /// before no more are started [default: 8]
+    /// before no more are started [default: 10]
     #[arg(long, value_name = "DEATHS")]
     pub dm_deaths: Option<Within<0, 1000>>,
 
@@ -122,6 +122,11 @@ pub struct Options {
     /// [default: /var/lib/vgpu]
     #[arg(long, value_name = "DIRECTORY")]
     pub state_dir: Option<PathBuf>,
+
+    /// Where is noted what the next vgpud needs to take over guests that run
+    /// [default: /run/vgpu]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub run_dir: Option<PathBuf>,
 
     /// Give each guest's device model a domain of its own, unless its `vgpu=`
     /// says stub=0 [default: false]
@@ -173,6 +178,7 @@ impl Options {
             shadow: self.shadow.or(file.shadow),
             scan: self.scan.or(file.scan),
             state_dir: self.state_dir.or(file.state_dir),
+            run_dir: self.run_dir.or(file.run_dir),
             stub: self.stub.or(file.stub),
             stub_image: self.stub_image.or(file.stub_image),
             stub_memory: self.stub_memory.or(file.stub_memory),

@@ -337,8 +337,8 @@ impl Workload {
     /// right behind another vGPU's. Returns whether there is room. It must
     /// not be at the engine.
     pub fn set_prologue(&mut self, commands: &[u32]) -> bool {
-        if self.resumes {
-            // Its head is where it goes on.
+        if self.resumes || self.resumed.flatten().is_some() {
+            // Its head is where it goes on, or a batch comes before that.
             return commands.is_empty();
         }
         let head = self.held.as_ref().and_then(|h| h.ring.prologue(commands));

@@ -522,9 +522,16 @@ impl Core {
         }
     }
 
-    /// Tells a new vgpud what the last one knew: the registers the GPU needs
-    /// and the lists in flight.
+    /// Tells a new vgpud what the last one knew: resets that nobody has answered,
+    /// the registers the GPU needs and the lists in flight.
     pub(crate) fn replay(&mut self) {
+        let waits = |e: &&Engine| self.engines.engines[e.index()].awaited.is_some();
+        let engines = Engine::ALL.iter().filter(waits);
+        let engines = engines.fold(0, |bits, e| bits | 1 << e.index());
+        if engines != 0 {
+            let epoch = self.engines.epoch;
+            self.send(Request::Reset { engines, epoch });
+        }
         let registers = self.config.gpu.switched.registers();
         for switched in registers.filter(|s| !s.is_volatile()) {
             let offset = switched.offset();

@@ -151,12 +151,19 @@ pub fn take_in_hand(kept: &dyn Kept, vcpu: u32) {
     }
 }
 
+/// Notes that there was no request after all.
+pub fn nothing_in_hand(kept: &dyn Kept, vcpu: u32) {
+    if let Some(at) = answer_at(vcpu) {
+        kept.store(at, with_state(kept.load(at), 0));
+    }
+}
+
 /// Notes that the next event is about to be handled.
 pub fn take_event_in_hand(kept: &dyn Kept) {
     hand(kept, shared::EVENTS);
 }
 
-/// Notes that it is handled.
+/// Notes that it is handled, or that nobody is at it any more.
 pub fn event_done(kept: &dyn Kept) {
     let word = kept.load(shared::EVENTS);
     kept.store(shared::EVENTS, with_state(word, shared::DONE));

@@ -5,6 +5,7 @@
 )]
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -110,6 +111,24 @@ impl AreaWords {
             start: start.cast(),
             words,
         })))
+    }
+
+    /// Maps a file as `words` words, zeroes where it was shorter. For memory
+    /// that outlives its process: the file is the caller's alone, and nobody
+    /// makes it shorter meanwhile.
+    ///
+    /// # Errors
+    /// When it is longer, or what the system says.
+    pub fn of_file(file: &File, words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(8).and_then(|b| u64::try_from(b).ok());
+        let bytes = bytes.ok_or(nix::errno::Errno::EFBIG)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() > bytes {
+            let what = format!("it is no file of at most {bytes} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        file.set_len(bytes)?;
+        Self::map(&OwnedFd::from(file.try_clone()?), words)
     }
 
     /// How many there are.

@@ -170,16 +170,18 @@ fn message(n: u64) -> Request {
 
 #[test]
 fn no_wake_up_is_lost_and_order_is_kept() {
-    order_is_kept::<LoomBell>();
+    order_is_kept::<LoomBell>(None);
 }
 
 #[test]
 fn no_wake_up_is_lost_over_an_event_channel() {
-    order_is_kept::<LoomChannel>();
+    order_is_kept::<LoomChannel>(Some(3));
 }
 
-fn order_is_kept<B: NewBell>() {
-    loom::model(|| {
+fn order_is_kept<B: NewBell>(preemptions: Option<usize>) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions;
+    model.check(|| {
         let (mut producer, mut consumer) = ends::<B>();
         let sender = thread::spawn(move || {
             for n in 0..2 {

@@ -2,7 +2,7 @@
 
 use vgpu_config::VgpuSpec;
 use vgpu_control::Held;
-use vgpu_sched::kept::KeptShares;
+use vgpu_sched::kept::{KeptShares, Uuid};
 
 use super::platform::Identity;
 
@@ -36,6 +36,16 @@ impl Claim {
     /// What holds now.
     pub fn spec(&self) -> &VgpuSpec {
         &self.now
+    }
+
+    /// What was asked for.
+    pub fn configured(&self) -> &VgpuSpec {
+        &self.configured
+    }
+
+    /// Who the guest is.
+    pub fn uuid(&self) -> Option<&Uuid> {
+        self.identity.uuid.as_ref()
     }
 
     /// The guest's name.

@@ -1,7 +1,7 @@
 //! A client's requests.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use anyhow::{Context, bail};
@@ -13,8 +13,10 @@ use vgpu_control::{
 use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
-use super::guest::Guest;
+use super::guest::{Comes, Guest};
 use super::migration::{self, Arriving};
+use super::process::Process;
+use super::registry::Reservation;
 use super::server::Shared;
 use super::{supervisor, top};
 
@@ -40,11 +42,12 @@ fn converse(connection: &Connection, shared: &Shared) -> anyhow::Result<()> {
             Err(ControlError::Closed) => return Ok(()),
             Err(e) => return Err(e.into()),
         };
-        let reply = match answer(request, fds, peer, shared) {
-            Ok(value) => Reply::Ok(value),
-            Err(e) => Reply::Error(one_line(&e)),
+        let (reply, fd) = match answer(request, fds, peer, shared) {
+            Ok((value, fd)) => (Reply::Ok(value), fd),
+            Err(e) => (Reply::Error(one_line(&e)), None),
         };
-        match connection.send(&reply, &[]) {
+        let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
+        match connection.send(&reply, &fds) {
             Err(ControlError::TooLong) => {
                 let reply = Reply::<()>::Error("the answer is too long for one message".into());
                 connection.send(&reply, &[])?;
@@ -64,8 +67,8 @@ fn answer(
     fds: Vec<OwnedFd>,
     peer: Peer,
     shared: &Shared,
-) -> anyhow::Result<Value> {
-    Ok(match request {
+) -> anyhow::Result<(Value, Option<OwnedFd>)> {
+    let value = match request {
         ClientRequest::Ping => json!({"version": env!("CARGO_PKG_VERSION")}),
         ClientRequest::List => serde_json::to_value(shared.registry.list())?,
         ClientRequest::InspectHost => shared.platform.tree(),
@@ -95,12 +98,13 @@ fn answer(
         ClientRequest::Top { after } => top::sample(shared, after)?,
         ClientRequest::Trace { cursor, max } => top::trace(shared, cursor, max)?,
         ClientRequest::Register(register) => {
-            let registered = add(&register, fds, peer, shared).inspect_err(|e| {
+            let (registered, area) = add(&register, fds, peer, shared).inspect_err(|e| {
                 log::warn!("domain {}: no vGPU: {}", register.domid, one_line(e));
             })?;
-            serde_json::to_value(registered)?
+            return Ok((serde_json::to_value(registered)?, area));
         }
-    })
+    };
+    Ok((value, None))
 }
 
 fn guest(shared: &Shared, domid: u16) -> anyhow::Result<Arc<Guest>> {
@@ -123,18 +127,16 @@ fn fail_migration(shared: &Shared, domid: u16, at: Step, how: Failing) -> anyhow
     Ok(())
 }
 
+/// Adds a guest; what its launcher is told, and the shared area, which its QEMU
+/// is to hold.
 fn add(
     register: &Register,
     fds: Vec<OwnedFd>,
     peer: Peer,
     shared: &Shared,
-) -> anyhow::Result<Registered> {
+) -> anyhow::Result<(Registered, Option<OwnedFd>)> {
     let domid = register.domid;
-    if domid == 0 || domid >= FIRST_RESERVED {
-        bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
-    }
-    let mut spec: VgpuSpec = register.vgpu.parse()?;
-    spec.gpu = Some(spec.gpu_on(shared.platform.gpu())?);
+    let spec = check(register, shared)?;
     let saved = if register.incoming {
         let file = fds.into_iter().next();
         let file = file.context("the guest is to be restored, and no file came with that")?;
@@ -155,27 +157,43 @@ fn add(
     let claim = Claim::new(spec, identity, &shared.kept);
     let now = claim.spec();
     log::info!("domain {domid}: vGPU {now} for process {}", peer.pid);
-    let guest = Arc::new(Guest::start(
-        register,
-        claim,
-        peer.pid,
-        &shared.host,
-        &*shared.platform,
-        saved.as_ref(),
-    )?);
-    let weak: Weak<Guest> = Arc::downgrade(&guest);
-    guest.migration().connect(weak);
+    let qemu = Process::of(peer.pid).context("the client")?;
+    let comes = saved.as_ref().map_or(Comes::New, Comes::Arriving);
+    let guest = Guest::start(register, claim, qemu, &shared.means(), comes)?;
+    let area = guest.area()?;
     if let Some(step) = fail {
         guest.migration().fail_at(step, Failing::Refused);
     }
+    settle(guest, place, shared)?;
+    log::info!("domain {domid}: vGPU attached");
+    let registered = Registered {
+        incoming_at: saved.map_or(0, |saved| saved.qemu_at),
+    };
+    Ok((registered, area))
+}
+
+/// What is asked for.
+pub fn check(register: &Register, shared: &Shared) -> anyhow::Result<VgpuSpec> {
+    let domid = register.domid;
+    if domid == 0 || domid >= FIRST_RESERVED {
+        bail!("domid is {domid}, allowed: 1 to {}", FIRST_RESERVED - 1);
+    }
+    let mut spec: VgpuSpec = register.vgpu.parse()?;
+    spec.gpu = Some(spec.gpu_on(shared.platform.gpu())?);
+    Ok(spec)
+}
+
+/// Puts a guest in its place, where it is watched until it ends.
+pub fn settle(guest: Guest, place: Reservation<'_>, shared: &Shared) -> anyhow::Result<()> {
+    let guest = Arc::new(guest);
+    let domid = guest.domid;
+    let weak: Weak<Guest> = Arc::downgrade(&guest);
+    guest.migration().connect(weak);
     place.fill(Arc::clone(&guest));
     let registry = Arc::clone(&shared.registry);
     let platform = Arc::clone(&shared.platform);
     supervisor::start(guest, Arc::clone(&registry), platform).inspect_err(|_| {
         registry.remove(domid);
     })?;
-    log::info!("domain {domid}: vGPU attached");
-    Ok(Registered {
-        incoming_at: saved.map_or(0, |saved| saved.qemu_at),
-    })
+    Ok(())
 }

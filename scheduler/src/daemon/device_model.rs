@@ -27,6 +27,10 @@ pub trait DeviceModel: Send + Sync {
     /// What it gave up, if it was told to.
     fn confined(&self) -> Option<&Confined>;
 
+    /// Where the guest's page table was when it attached, if that is RAM of
+    /// the guest.
+    fn table(&self) -> Option<u64>;
+
     /// Asks, and waits at most `limit` for the answer. Answers to questions
     /// that were given up are not taken for it.
     ///
@@ -48,11 +52,16 @@ pub trait DeviceModel: Send + Sync {
     /// take its place then.
     fn kill(&self) -> String;
 
-    /// Another that goes on with the same shared area, told `start`.
+    /// Another that goes on with the same shared area, told `start`. Where it
+    /// runs is `noted` before.
     ///
     /// # Errors
     /// As the first's: what it says, or how it failed to say anything.
-    fn successor(&self, start: StartDm) -> anyhow::Result<Arc<dyn DeviceModel>>;
+    fn successor(
+        &self,
+        start: StartDm,
+        noted: &dyn Fn(Place),
+    ) -> anyhow::Result<Arc<dyn DeviceModel>>;
 }
 
 /// Whether an error of a device model's start is that it died or fell silent, and

@@ -90,8 +90,7 @@ pub struct DmProcess {
     pid: i32,
     pidfd: OwnedFd,
     talk: Mutex<Talk>,
-    server: u16,
-    confined: Option<Confined>,
+    attached: Attached,
     seat: Arc<ProcessSeat>,
 }
 
@@ -107,9 +106,17 @@ pub struct ProcessSeat {
     pub limit: Duration,
 }
 
+/// What a device model says when it is attached.
+struct Attached {
+    server: u16,
+    confined: Option<Confined>,
+    table: Option<u64>,
+}
+
 impl DmProcess {
     /// Runs a device model with its shared area, and `device` to restore, and
-    /// waits until it is attached.
+    /// waits until it is attached. Its process id is `noted` before it hears
+    /// anything: a vgpud to come must know of each that may serve the guest.
     ///
     /// # Errors
     /// What it says, or how it failed to say anything; it is gone then.
@@ -117,6 +124,7 @@ impl DmProcess {
         seat: Arc<ProcessSeat>,
         start: StartDm,
         device: Option<&File>,
+        noted: &dyn Fn(Place),
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = Connection::pair()?;
         let ProcessSeat {
@@ -133,8 +141,11 @@ impl DmProcess {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .with_context(|| format!("cannot run {}", command.program.display()))?;
+        noted(Place::Process(
+            Pid::from_child(&child).as_raw_nonzero().get(),
+        ));
         match Self::handshake(&child, &ours, start, &fds, *limit) {
-            Ok((pidfd, (server, confined))) => Ok(Self {
+            Ok((pidfd, attached)) => Ok(Self {
                 pid: Pid::from_child(&child).as_raw_nonzero().get(),
                 child: Mutex::new(child),
                 pidfd,
@@ -142,8 +153,7 @@ impl DmProcess {
                     connection: ours,
                     owed: 0,
                 }),
-                server,
-                confined,
+                attached,
                 seat,
             }),
             Err(e) => {
@@ -164,13 +174,21 @@ impl DmProcess {
         start: StartDm,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
-    ) -> anyhow::Result<(OwnedFd, (u16, Option<Confined>))> {
+    ) -> anyhow::Result<(OwnedFd, Attached)> {
         let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())
             .context("cannot watch the device model")?;
         connection.set_limit(Some(limit))?;
         connection.send(&ToDm::Start(start), fds)?;
         let attached = match connection.recv()?.0 {
-            FromDm::Attached { server, confined } => (server, confined),
+            FromDm::Attached {
+                server,
+                confined,
+                table,
+            } => Attached {
+                server,
+                confined,
+                table,
+            },
             FromDm::Failed(reason) => bail!(reason),
             _ => bail!("it answered what nobody asked"),
         };
@@ -221,11 +239,15 @@ impl DeviceModel for DmProcess {
     }
 
     fn server(&self) -> u16 {
-        self.server
+        self.attached.server
     }
 
     fn confined(&self) -> Option<&Confined> {
-        self.confined.as_ref()
+        self.attached.confined.as_ref()
+    }
+
+    fn table(&self) -> Option<u64> {
+        self.attached.table
     }
 
     fn ask(&self, message: &ToDm, limit: Duration) -> anyhow::Result<FromDm> {
@@ -267,8 +289,13 @@ impl DeviceModel for DmProcess {
         self.reap()
     }
 
-    fn successor(&self, start: StartDm) -> anyhow::Result<Arc<dyn DeviceModel>> {
-        Ok(Arc::new(Self::start(Arc::clone(&self.seat), start, None)?))
+    fn successor(
+        &self,
+        start: StartDm,
+        noted: &dyn Fn(Place),
+    ) -> anyhow::Result<Arc<dyn DeviceModel>> {
+        let seat = Arc::clone(&self.seat);
+        Ok(Arc::new(Self::start(seat, start, None, noted)?))
     }
 }
 

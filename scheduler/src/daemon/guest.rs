@@ -5,19 +5,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
-use vgpu_ring::EventBell;
+use vgpu_ring::{EventBell, SharedArea};
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
 use vgpu_sched::sync::lock;
+use xen_glue::PARKING_GFN;
 
 use super::claim::Claim;
 use super::device_model::DeviceModel;
 use super::events::{RingFate, RingSink};
 use super::migration::{self, Arriving, Plug, Record};
-use super::platform::{Platform, Vgpu};
+use super::platform::{Origin, Platform, Vgpu};
+use super::process::{Process, process_at};
+use super::records::{GuestRecord, Records};
 use super::replace::{Made, Models};
 use super::saving::Progress;
 use super::seat::{Seat, Taken};
@@ -57,8 +59,33 @@ pub struct Guest {
     pub(super) progress: Mutex<Progress>,
     proxy: Mutex<Option<Proxy>>,
     migration: Arc<Record>,
+    /// What a vgpud to come needs.
+    area: Option<OwnedFd>,
+    record: Mutex<GuestRecord>,
+    records: Records,
+    adopted: bool,
     /// From the request for it to its device model's being attached.
     attaching: Duration,
+}
+
+/// Where a guest comes from.
+pub enum Comes<'a> {
+    /// It begins.
+    New,
+    /// It goes on from what was saved of its vGPU.
+    Arriving(&'a Arriving),
+    /// It was another vgpud's, which left this record and its shared area.
+    Orphan(&'a GuestRecord, SharedArea),
+}
+
+/// What vgpud makes guests with.
+pub struct Means<'a> {
+    /// How device models are run.
+    pub host: &'a Host,
+    /// Xen and the scheduler.
+    pub platform: &'a dyn Platform,
+    /// Where what outlives vgpud is noted.
+    pub records: &'a Records,
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
@@ -70,33 +97,46 @@ pub struct Running {
 }
 
 impl Guest {
-    /// Makes everything for a guest whose QEMU is going to be process
-    /// `qemu_pid`: shared area, scheduler's vGPU, device model, QMP proxy. With
-    /// `arriving` it goes on from what was saved of a vGPU.
+    /// Makes everything for a guest whose QEMU is, or is going to be, process
+    /// `qemu`: shared area, scheduler's vGPU, device model, QMP proxy.
     ///
     /// # Errors
     /// What failed; nothing is left behind.
     pub fn start(
         register: &Register,
         claim: Claim,
-        qemu_pid: i32,
-        host: &Host,
-        platform: &dyn Platform,
-        arriving: Option<&Arriving>,
+        qemu: Process,
+        means: &Means<'_>,
+        comes: Comes<'_>,
     ) -> anyhow::Result<Self> {
+        let Means {
+            host,
+            platform,
+            records,
+        } = *means;
         let began = Instant::now();
-        let restored = arriving.map(|a| &a.saved);
         let domid = register.domid;
+        let (arriving, orphan, left) = match comes {
+            Comes::New => (None, None, None),
+            Comes::Arriving(arriving) => (Some(arriving), None, None),
+            Comes::Orphan(record, area) => (None, Some(record), Some(area)),
+        };
+        let restored = arriving.map(|a| &a.saved);
         if let Some(saved) = restored {
             saved.fits(&platform.gpu().to_string())?;
         }
-        let pid = Pid::from_raw(qemu_pid).context("the client has no process id")?;
-        let qemu = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the client")?;
-        let Taken { seat, ours, wake } = Seat::take(host, claim.spec(), domid)?;
+        let watched = qemu.open().context("cannot watch the client")?;
+        let Taken { seat, ours, wake } = Seat::take(host, claim.spec(), domid, left)?;
+        let area = seat.area()?;
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let share = claim.spec().share;
-        let vgpu = platform.add_vgpu(domid, share, ours.ggtt, restored, Box::new(sink))?;
+        let origin = match (restored, orphan) {
+            (Some(saved), _) => Origin::Saved(saved),
+            (None, Some(_)) => Origin::Orphan,
+            (None, None) => Origin::New,
+        };
+        let vgpu = platform.add_vgpu(domid, share, ours.ggtt, origin, Box::new(sink))?;
         vgpu.count_changes(ours.changes);
         let signals = Signals {
             broke: EventBell::new()?,
@@ -104,26 +144,52 @@ impl Guest {
         };
         let migration = Record::new(domid, host.limits.downtime);
         // Before QEMU exists, so that libxl always finds the socket.
-        let proxy = match &register.qmp {
-            Some(qmp) => Some(Proxy::start(
-                &qmp.public,
-                &qmp.private,
-                Box::new(Plug::new(Arc::clone(&migration))),
-            )?),
-            None => None,
+        let proxy = register.qmp.as_ref().map(|qmp| {
+            let start = if orphan.is_some() {
+                Proxy::adopt
+            } else {
+                Proxy::start
+            };
+            let hooks = Box::new(Plug::new(Arc::clone(&migration)));
+            start(&qmp.public, &qmp.private, hooks)
+        });
+        let proxy = proxy.transpose()?;
+        let table = match orphan {
+            Some(record) => record.table_in_ram.then_some(PARKING_GFN),
+            None => vgpu.table().gfn(),
         };
         let start = StartDm {
             restored: restored.is_some(),
             confine: host.dm.confinement(domid),
-            ..StartDm::new(domid, claim.spec(), platform.gpu(), vgpu.table().gfn())
+            recover: orphan.map(|record| record.server),
+            replay: orphan.is_some(),
+            ..StartDm::new(domid, claim.spec(), platform.gpu(), table)
         };
         let made = Made {
             start: start.clone(),
             kept: ours.kept,
             limits: host.limits,
         };
-        let dm = seat.attach(start, restored.map(|s| s.device.as_slice()))?;
+        let device = restored.map(|s| s.device.as_slice());
+        let dm = seat.attach(start, device, &|place| {
+            let Some(record) = orphan else {
+                // Until it has a record, its launcher waits, and goes with us.
+                return;
+            };
+            let noted = records.write(&GuestRecord {
+                dm: process_at(place),
+                ..record.clone()
+            });
+            if let Err(e) = noted {
+                log::warn!("domain {domid}: {e:#}");
+            }
+        })?;
         let attaching = began.elapsed();
+        if orphan.is_some()
+            && let Some(gfn) = dm.table()
+        {
+            vgpu.table().find(gfn).context("the guest's page table")?;
+        }
         let worker = Worker::start(
             domid,
             Work {
@@ -140,11 +206,28 @@ impl Guest {
         if let Some(arriving) = arriving {
             migration::loaded(&migration, arriving.times.as_ref(), began.elapsed());
         }
+        let record = GuestRecord {
+            uuid: claim.uuid().map(ToString::to_string),
+            vgpu: claim.configured().to_string(),
+            qmp: register.qmp.clone(),
+            dm: process_at(dm.place()),
+            server: dm.server(),
+            area: match &area {
+                Some(area) => rustix::fs::fstat(area)?.st_ino,
+                None => 0,
+            },
+            table_in_ram: vgpu.table().gfn().is_some(),
+            ..GuestRecord::new(domid, qemu)
+        };
+        // A vgpud to come finds no area of one in a domain of its own.
+        if area.is_some() {
+            records.write(&record)?;
+        }
         Ok(Self {
             domid,
             claim: Mutex::new(claim),
-            qemu_pid,
-            qemu,
+            qemu_pid: qemu.pid,
+            qemu: watched,
             signals,
             models: Models::new(dm, made),
             fate,
@@ -155,8 +238,38 @@ impl Guest {
             progress: Mutex::default(),
             proxy: Mutex::new(proxy),
             migration,
+            area,
+            record: Mutex::new(record),
+            records: records.clone(),
+            adopted: orphan.is_some(),
             attaching,
         })
+    }
+
+    /// The shared area, for the guest's QEMU to hold; none where the device
+    /// model's domain has it.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn area(&self) -> std::io::Result<Option<OwnedFd>> {
+        self.area.as_ref().map(OwnedFd::try_clone).transpose()
+    }
+
+    /// Notes what changed for a vgpud to come.
+    pub(super) fn note(&self, change: impl FnOnce(&mut GuestRecord)) {
+        let mut record = lock(&self.record);
+        change(&mut record);
+        if self.area.is_none() {
+            return;
+        }
+        if let Err(e) = self.records.write(&record) {
+            log::warn!("domain {}: {e:#}", self.domid);
+        }
+    }
+
+    /// The guest is no more: no vgpud to come needs to know of it.
+    pub fn forget(&self) {
+        self.records.remove(self.domid);
     }
 
     /// Its migration. It must be [connected](Record::connect) to be of use.
@@ -186,6 +299,7 @@ impl Guest {
     pub fn fail(&self, reason: &str) {
         log::error!("domain {}: vGPU dropped: {reason}", self.domid);
         *lock(&self.failure) = Some(reason.to_owned());
+        self.note(|record| record.failure = Some(reason.to_owned()));
         self.end();
     }
 
@@ -267,6 +381,7 @@ impl Guest {
             qemu_pid: self.qemu_pid,
             dm: self.dm().place(),
             requests,
+            adopted: self.adopted,
             restarts: self.models.replaced().0,
         }
     }

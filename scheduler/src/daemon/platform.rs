@@ -89,6 +89,19 @@ pub struct Identity {
     pub name: Option<String>,
 }
 
+/// Where a vGPU comes from.
+#[derive(Clone, Copy)]
+pub enum Origin<'a> {
+    /// It is new.
+    New,
+    /// It was saved.
+    Saved(&'a Saved),
+    /// It was another vgpud's, which is no more. Its page table is the one in
+    /// the shared area until it is said to be elsewhere
+    /// ([`Table::find`](super::table::Table::find)).
+    Orphan,
+}
+
 /// The host.
 pub trait Platform: Send + Sync {
     /// What the GPU is.
@@ -97,8 +110,8 @@ pub trait Platform: Send + Sync {
     /// Who the guest `domid` is, as far as Xen's toolstack tells.
     fn identify(&self, domid: u16) -> Identity;
 
-    /// Adds a vGPU for the guest `domid` with `share` of the GPU's time, new or
-    /// as it was saved. The guest's page table is RAM of the guest, or else
+    /// Adds a vGPU for the guest `domid` with `share` of the GPU's time. The
+    /// guest's page table is RAM of the guest, or else
     /// `ggtt`. What it reports goes to `events`.
     ///
     /// # Errors
@@ -108,9 +121,12 @@ pub trait Platform: Send + Sync {
         domid: u16,
         share: Share,
         ggtt: GgttTable,
-        restored: Option<&Saved>,
+        origin: Origin<'_>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>>;
+
+    /// Every guest of another vgpud's that there is has been added.
+    fn adopted_all(&self);
 
     /// Cleans up behind a device model that died: answers what the vCPUs of
     /// `domid` wait for in ioreq server `server` and destroys it.

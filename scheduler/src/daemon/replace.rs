@@ -18,6 +18,7 @@ use vgpu_sched::sync::lock;
 use super::device_model::{DeviceModel, died};
 use super::guest::Guest;
 use super::heartbeat::Heartbeat;
+use super::process::process_at;
 use super::server::Limits;
 
 /// What becomes of a guest whose device models die again and again.
@@ -65,7 +66,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            deaths: 8,
+            deaths: 10,
             within: Duration::from_secs(10),
             then: OnCrashLoop::default(),
         }
@@ -167,7 +168,12 @@ impl Models {
 
     /// Starts another one in the place of the present one, which died, or is
     /// killed. The page table is RAM of the guest at `table`, or is not.
-    fn replace(&self, reason: &str, table: Option<u64>) -> anyhow::Result<()> {
+    fn replace(
+        &self,
+        reason: &str,
+        table: Option<u64>,
+        noted: &dyn Fn(Place),
+    ) -> anyhow::Result<()> {
         let since = Instant::now();
         let server = self.now().server();
         let mut reason = reason.to_owned();
@@ -184,11 +190,12 @@ impl Models {
             let start = StartDm {
                 restored: false,
                 recover: Some(server),
+                replay: false,
                 ggtt_gfn: table,
                 ..self.start.clone()
             };
             let present = self.now();
-            match present.successor(start) {
+            match present.successor(start, noted) {
                 Ok(next) => {
                     *lock(&self.now) = next;
                     let mut deaths = lock(&self.deaths);
@@ -214,11 +221,13 @@ impl Guest {
         let Some(table) = self.table_gfn() else {
             bail!(self.lost());
         };
-        self.models.replace(reason, table)?;
+        self.models.replace(reason, table, &|place| {
+            self.note(|record| record.dm = process_at(place));
+        })?;
         let gap = self.models.gap().as_millis();
         let place = self.dm().place();
         log::warn!(
-            "domain {}: {reason}; that at {place} goes on after {gap} ms",
+            "domain {}: {reason}; another at {place} goes on after {gap} ms",
             self.domid
         );
         self.lose_save();

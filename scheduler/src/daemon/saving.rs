@@ -94,6 +94,7 @@ impl Guest {
         self.dm().step(&ToDm::TableOut, TABLE)?;
         // Until both have changed over, each reads the same from either.
         table.leave_ram();
+        self.note(|record| record.table_in_ram = false);
         let settle = ToDm::TableSettle { gfn: PARKING_GFN };
         self.dm().step(&settle, TABLE)?;
         table.withdraw().context("the guest's page table")
@@ -166,6 +167,19 @@ impl Guest {
         }
     }
 
+    /// A migration was under way when another vgpud ended, and came to nothing:
+    /// the guest's page table is RAM again.
+    ///
+    /// # Errors
+    /// When it stays where it is.
+    pub(super) fn bring_table_home(&self) -> anyhow::Result<()> {
+        self.with_vgpu(|vgpu| {
+            // It may not have come to that.
+            let _ = vgpu.table().withdraw();
+            self.take_table_in(vgpu)
+        })
+    }
+
     fn take_table_in(&self, vgpu: &dyn Vgpu) -> anyhow::Result<()> {
         let table = vgpu.table();
         let Some(frames) = table.populate()? else {
@@ -178,6 +192,7 @@ impl Guest {
             return Err(e);
         }
         table.enter_ram(frames);
+        self.note(|record| record.table_in_ram = true);
         self.dm().step(&ToDm::TableSettle { gfn }, TABLE)
     }
 

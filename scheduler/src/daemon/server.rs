@@ -9,9 +9,12 @@ use std::time::Duration;
 use vgpu_control::{Listener, Step};
 use vgpu_sched::kept::KeptShares;
 
+use super::adopt;
 use super::client;
 use super::dm::DmCommand;
+use super::guest::Means;
 use super::platform::Platform;
+use super::records::Records;
 use super::registry::Registry;
 use super::replace::Bounds;
 use super::stub::Stubs;
@@ -69,10 +72,33 @@ pub struct Shared {
     pub kept: KeptShares,
     /// How device models are run.
     pub host: Host,
+    /// What outlives this process, for the next.
+    pub records: Records,
     /// Where the next guest to come here is to fail.
     pub fail_arrival: Mutex<Option<Step>>,
     clients: AtomicUsize,
     stop: AtomicBool,
+}
+
+impl Shared {
+    /// What guests are made with.
+    pub fn means(&self) -> Means<'_> {
+        Means {
+            host: &self.host,
+            platform: &*self.platform,
+            records: &self.records,
+        }
+    }
+}
+
+/// Where a daemon keeps what outlives it.
+pub struct Places<'a> {
+    /// Its socket.
+    pub socket: &'a Path,
+    /// The directory of shares that were changed.
+    pub state: &'a Path,
+    /// What is known of guests while they run.
+    pub records: Records,
 }
 
 /// A running daemon. Dropping it ends every guest's vGPU.
@@ -83,27 +109,34 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Listens at `path`, for its owner only, and keeps what outlives it in
-    /// the directory `state`.
+    /// Listens at a socket, for its owner only, and takes over the guests that
+    /// another daemon left.
     ///
     /// # Errors
-    /// When another daemon does, or the socket cannot be made.
+    /// When another daemon listens there, or the socket cannot be made.
     pub fn start(
-        path: &Path,
-        state: &Path,
+        places: Places<'_>,
         host: Host,
         platform: Arc<dyn Platform>,
     ) -> anyhow::Result<Self> {
-        let listener = Arc::new(Listener::bind(path)?);
+        let Places {
+            socket,
+            state,
+            records,
+        } = places;
+        // Only one daemon gets past this; the records are its.
+        let listener = Arc::new(Listener::bind(socket)?);
         let shared = Arc::new(Shared {
             registry: Arc::new(Registry::default()),
             platform,
             kept: KeptShares::open(state),
             host,
+            records,
             fail_arrival: Mutex::new(None),
             clients: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
+        adopt::adopt_all(&shared);
         let thread = thread::Builder::new().name("control".into()).spawn({
             let shared = Arc::clone(&shared);
             let listener = Arc::clone(&listener);
@@ -114,6 +147,16 @@ impl Daemon {
             listener,
             thread: Some(thread),
         })
+    }
+
+    /// Leaves the guests to the next daemon: they go on without one until it
+    /// is there. The process is to end.
+    pub fn leave(self) {
+        self.listener.close();
+        let guests = self.shared.registry.guests().len();
+        log::info!("{guests} guests are left to the next vgpud");
+        // What would end them is not run.
+        std::mem::forget(self);
     }
 }
 

@@ -27,6 +27,7 @@ pub fn start(
         .spawn(move || {
             watch(&guest, &*platform);
             guest.hang_up();
+            guest.forget();
             registry.remove(guest.domid);
         })?;
     Ok(())

@@ -61,6 +61,28 @@ impl Table {
         table
     }
 
+    /// The one in the shared area, as it was or as it seems for now: it was
+    /// another vgpud's.
+    pub fn orphan(hypervisor: &dyn Hypervisor, domid: DomId, shared: GgttTable) -> Self {
+        let xen = Xen::open(hypervisor, domid);
+        let lost = |e: &Failed| log::warn!("{domid}: its page table: {e}");
+        Self {
+            xen: xen.inspect_err(lost).ok(),
+            ..Self::trapped(shared)
+        }
+    }
+
+    /// Reads the guest's RAM at `gfn` from now on, where the device model says
+    /// that the table is.
+    ///
+    /// # Errors
+    /// What Xen says.
+    pub fn find(&self, gfn: u64) -> Result<(), Failed> {
+        let xen = self.xen.as_ref().ok_or(Failed::Trapped)?;
+        self.set(Some(TableFrames::open(&*xen.privcmd, xen.domid, gfn)?));
+        Ok(())
+    }
+
     /// The one in the shared area, always.
     pub fn trapped(shared: GgttTable) -> Self {
         Self {

@@ -21,13 +21,13 @@ use vgpu_ring::{Bells, DeviceBells, Event, GgttTable, Request, SharedArea, Table
 use vgpu_sched::events::EventSink;
 use vgpu_sched::ggtt::GuestGgtt;
 use vgpu_sched::ppgtt::Frames;
-use vgpu_sched::saved::Saved;
 use vgpu_sched::vgpu::{Drained, EngineV1, SchedulerV1, StillRuns};
 
-use super::platform::{Identity, Platform, Vgpu};
+use super::platform::{Identity, Origin, Platform, Vgpu};
 use super::table::Table;
-use super::{Bounds, Daemon, DmCommand, Host, Limits, OnCrashLoop, Stubs};
+use super::{Bounds, Daemon, DmCommand, Host, Limits, OnCrashLoop, Places, Records, Stubs};
 
+mod adopting;
 mod saving;
 mod stub;
 
@@ -59,13 +59,13 @@ fn fake_dm() {
     let [area, submit, complete] = <[OwnedFd; 3]>::try_from(fds).unwrap();
     let bells = Bells::from_daemon(DeviceBells { submit, complete }).unwrap();
     let area = SharedArea::open(area).unwrap();
-    let ours = bells.try_clone().unwrap();
+    let own = bells.try_clone().unwrap();
     let mut end = match start.recover {
         Some(server) => {
             assert_eq!(server, 3);
-            area.resumed_device_end(ours)
+            area.resumed_device_end(own)
         }
-        None => area.device_end(ours),
+        None => area.device_end(own),
     };
     match role.as_str() {
         "refuses" => {
@@ -83,6 +83,7 @@ fn fake_dm() {
                 &FromDm::Attached {
                     server: 3,
                     confined: None,
+                    table: None,
                 },
                 &[],
             )
@@ -114,7 +115,9 @@ fn fake_dm() {
                 let tree = FromDm::Tree(json!({"pci": "8086:1616"}));
                 connection.send(&tree, &[]).unwrap();
             }
-            Ok((ToDm::Stop, _)) | Err(_) => return,
+            Ok((ToDm::Stop, _)) => return,
+            Err(_) if role == "outlives" => std::thread::park(),
+            Err(_) => return,
             Ok((step, fds)) => saving::answer(&role, &connection, &step, fds),
         }
     }
@@ -142,10 +145,25 @@ fn fake_qemu() {
     connection
         .send(&ClientRequest::Register(register), &[])
         .unwrap();
-    let reply = connection.recv::<Reply<Value>>().unwrap().0;
+    // Held to the end, as by QEMU.
+    let (reply, _held) = connection.recv::<Reply<Value>>().unwrap();
     let parent = Connection::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     parent.send(&reply, &[]).unwrap();
     assert!(parent.recv::<()>().is_err());
+}
+
+/// A vgpud that is going to be killed.
+#[test]
+fn fake_vgpud() {
+    let Some(dir) = std::env::var_os("VGPUD_TEST_DIR") else {
+        return;
+    };
+    let (sender, _notes) = channel();
+    let daemon = Fixture::daemon(&PathBuf::from(dir), "outlives", sender);
+    let parent = Connection::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    parent.send(&(), &[]).unwrap();
+    let _ = parent.recv::<()>();
+    daemon.leave();
 }
 
 /// A scheduler that answers pings and tells the test what happens.
@@ -179,7 +197,7 @@ impl Platform for FakePlatform {
         domid: u16,
         share: Share,
         ggtt: GgttTable,
-        restored: Option<&Saved>,
+        origin: Origin<'_>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let notes = self.0.lock().unwrap().clone();
@@ -188,7 +206,7 @@ impl Platform for FakePlatform {
             notes.send(format!("share {share}"))?;
         }
         let table = Table::trapped(ggtt);
-        if let Some(saved) = restored {
+        if let Origin::Saved(saved) = origin {
             notes.send(format!("restored {:?}", saved.scheduler.engines.len()))?;
             table.unpack(&saved.table);
         }
@@ -199,6 +217,8 @@ impl Platform for FakePlatform {
             notes,
         }))
     }
+
+    fn adopted_all(&self) {}
 
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {
         let notes = self.0.lock().unwrap().clone();
@@ -348,7 +368,9 @@ fn ask_at<T: serde::de::DeserializeOwned>(
 
 impl Fixture {
     fn new(name: &str, role: &str) -> Self {
-        Self::with(name, role, |_| None)
+        let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self::start(dir, role)
     }
 
     /// With domains for device models, which tell by the same notes.
@@ -356,6 +378,26 @@ impl Fixture {
         let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let (sender, notes) = channel();
+        let stubs = stubs(&sender);
+        let daemon = Some(Self::daemon_with(&dir, role, sender, stubs));
+        Self { dir, notes, daemon }
+    }
+
+    fn start(dir: PathBuf, role: &str) -> Self {
+        let (sender, notes) = channel();
+        let daemon = Self::daemon(&dir, role, sender);
+        Self {
+            dir,
+            notes,
+            daemon: Some(daemon),
+        }
+    }
+
+    fn daemon(dir: &Path, role: &str, notes: Sender<String>) -> Daemon {
+        Self::daemon_with(dir, role, notes, None)
+    }
+
+    fn daemon_with(dir: &Path, role: &str, notes: Sender<String>, stubs: Option<Stubs>) -> Daemon {
         let args = child_args("fake_dm");
         let command = DmCommand::new(std::env::current_exe().unwrap())
             .with(&args.each_ref().map(String::as_str), &[(ROLE, role)]);
@@ -368,20 +410,19 @@ impl Fixture {
             },
             ..Limits::default()
         };
+        let platform = Arc::new(FakePlatform(Mutex::new(notes)));
+        let places = Places {
+            socket: &dir.join("sock"),
+            state: &dir.join("state"),
+            records: Records::open(&dir.join("run")).unwrap(),
+        };
         let host = Host {
             dm: command,
-            stubs: stubs(&sender),
+            stubs,
             stub_default: false,
             limits,
         };
-        let platform = Arc::new(FakePlatform(Mutex::new(sender)));
-        let (socket, state) = (dir.join("sock"), dir.join("state"));
-        let daemon = Daemon::start(&socket, &state, host, platform).unwrap();
-        Self {
-            dir,
-            notes,
-            daemon: Some(daemon),
-        }
+        Daemon::start(places, host, platform).unwrap()
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, request: &ClientRequest) -> Result<T, String> {
@@ -398,18 +439,7 @@ impl Fixture {
 
     /// A QEMU that registers `vgpu` for domain 9, and what it was told.
     fn qemu(&self, vgpu: &str) -> (Qemu, Result<Value, String>) {
-        let (ours, theirs) = Connection::pair().unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(child_args("fake_qemu"))
-            .env("VGPUD_TEST_SOCKET", self.dir.join("sock"))
-            .env("VGPUD_TEST_VGPU", vgpu)
-            .env("VGPUD_TEST_QMP", self.dir.join("qmp"))
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let reply = ours.recv::<Reply<Value>>().unwrap().0.into_result();
-        (Qemu(child, ours), reply)
+        Qemu::start(&self.dir, vgpu)
     }
 
     /// Attached, and one request served.
@@ -425,6 +455,23 @@ impl Fixture {
         while !self.list().is_empty() {
             std::thread::yield_now();
         }
+    }
+}
+
+impl Qemu {
+    fn start(dir: &Path, vgpu: &str) -> (Self, Result<Value, String>) {
+        let (ours, theirs) = Connection::pair().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(child_args("fake_qemu"))
+            .env("VGPUD_TEST_SOCKET", dir.join("sock"))
+            .env("VGPUD_TEST_VGPU", vgpu)
+            .env("VGPUD_TEST_QMP", dir.join("qmp"))
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let reply = ours.recv::<Reply<Value>>().unwrap().0.into_result();
+        (Self(child, ours), reply)
     }
 }
 
@@ -686,7 +733,12 @@ fn a_second_daemon_does_not_take_the_socket() {
         limits: Limits::default(),
     };
     let platform = Arc::new(FakePlatform(Mutex::new(sender)));
-    let second = Daemon::start(&f.dir.join("sock"), &f.dir, host, platform);
+    let places = Places {
+        socket: &f.dir.join("sock"),
+        state: &f.dir,
+        records: Records::open(&f.dir.join("other")).unwrap(),
+    };
+    let second = Daemon::start(places, host, platform);
     let error = second.err().unwrap().to_string();
     assert!(error.ends_with("another process does"), "{error}");
     assert!(f.ask::<Value>(&ClientRequest::Ping).is_ok());

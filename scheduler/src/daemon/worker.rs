@@ -105,7 +105,8 @@ impl Work {
     fn run(&mut self, shared: &Shared) -> Result<(), String> {
         let mut allowance = Allowance::new();
         while !shared.stop.load(Ordering::SeqCst) {
-            while let Some(request) = self.requests.pop().map_err(|e| e.to_string())? {
+            // One that was not carried out to its end stays for a vgpud to come.
+            while let Some(request) = self.requests.peek().map_err(|e| e.to_string())? {
                 shared.requests.fetch_add(1, Ordering::Relaxed);
                 if matches!(request, Request::Submit { .. })
                     && let Some(first) = self.first.take()
@@ -113,6 +114,7 @@ impl Work {
                     first();
                 }
                 self.vgpu.request(request)?;
+                self.requests.take();
                 let pause = allowance.served();
                 if shared.stop.load(Ordering::SeqCst) {
                     return Ok(());

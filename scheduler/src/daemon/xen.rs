@@ -16,7 +16,6 @@ use vgpu_sched::dma::DmaSpace;
 use vgpu_sched::events::EventSink;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::ppgtt::{Frames, ShadowConfig, ShadowMode};
-use vgpu_sched::saved::Saved;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Handle, Scheduler};
 use vgpu_sched::vgpu::{Drained, SchedulerV1, StillRuns, VgpuConfig};
@@ -26,7 +25,7 @@ use xen_glue::{
 };
 
 use super::extents;
-use super::platform::{Identity, Platform, Vgpu};
+use super::platform::{Identity, Origin, Platform, Vgpu};
 use super::reclaim::reclaim;
 use super::table::Table;
 use super::translate;
@@ -75,6 +74,7 @@ impl XenPlatform {
         let gpu = SoftGpu::new(
             softgpu::Config {
                 platform,
+                journal: config.flights.clone().map(|log| log as _),
                 ..softgpu::Config::default()
             },
             dma.clone(),
@@ -116,7 +116,7 @@ impl Platform for XenPlatform {
         domid: u16,
         share: Share,
         ggtt: GgttTable,
-        restored: Option<&Saved>,
+        origin: Origin<'_>,
         events: Box<dyn EventSink>,
     ) -> anyhow::Result<Arc<dyn Vgpu>> {
         let config = ForeignMemoryConfig {
@@ -132,13 +132,21 @@ impl Platform for XenPlatform {
                 ..ShadowConfig::default()
             },
             scan: self.scan,
-            restored: restored.map(|s| s.scheduler.clone()),
+            restored: match origin {
+                Origin::Saved(saved) => Some(saved.scheduler.clone()),
+                Origin::New | Origin::Orphan => None,
+            },
+            adopted: matches!(origin, Origin::Orphan),
             ..VgpuConfig::default()
         };
-        let table = Arc::new(Table::make(&XenHost, DomId(domid), ggtt));
-        if let Some(saved) = restored {
+        let table = match origin {
+            Origin::Orphan => Table::orphan(&XenHost, DomId(domid), ggtt),
+            Origin::New | Origin::Saved(_) => Table::make(&XenHost, DomId(domid), ggtt),
+        };
+        if let Origin::Saved(saved) = origin {
             table.unpack(&saved.table);
         }
+        let table = Arc::new(table);
         let handle = self
             .scheduler
             .add_vgpu(config, Arc::new(memory), table.clone(), events)?;
@@ -148,6 +156,10 @@ impl Platform for XenPlatform {
             clock: Arc::clone(self.scheduler.clock()),
             table,
         }))
+    }
+
+    fn adopted_all(&self) {
+        self.scheduler.adopted_all();
     }
 
     fn reclaim(&self, domid: u16, server: u16) -> anyhow::Result<()> {

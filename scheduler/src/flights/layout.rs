@@ -34,6 +34,8 @@ pub mod field {
     pub const VGPU: usize = 1;
     /// Upper half of the descriptor that was loaded.
     pub const TAG: usize = 2;
+    /// Of none.
+    pub const NO_TAG: u64 = u64::MAX;
     /// Where the guest has the context's image.
     pub const LRCA: usize = 3;
     /// Where the commands begin in the ring that the GPU has, and how many

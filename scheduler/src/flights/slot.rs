@@ -83,8 +83,7 @@ impl FlightSlot {
         let batch = resumed.flatten().unwrap_or_default();
         for (index, word) in [
             (field::VGPU, vgpu),
-            // No descriptor has it.
-            (field::TAG, u64::MAX),
+            (field::TAG, field::NO_TAG),
             (field::LRCA, lrca.into()),
             (field::COMMANDS, join(commands.0, commands.1)),
             (field::RING, join(ring.0, ring.1)),

@@ -32,6 +32,7 @@ const EVERY: &[(&str, &str)] = &[
     ("shadow", "strict"),
     ("scan", "refuse"),
     ("state-dir", "/v"),
+    ("run-dir", "/r"),
     ("stub", "true"),
     ("stub-image", "/i"),
     ("stub-memory", "96"),

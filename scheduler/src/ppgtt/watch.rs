@@ -60,6 +60,11 @@ impl Orders {
         }
     }
 
+    /// Numbers orders from behind `serial` on.
+    pub const fn count_from(&mut self, serial: u32) {
+        self.serial = serial;
+    }
+
     /// Asks for a frame to be protected, if that can be had now.
     fn protect(&mut self, gfn: Gfn) -> Option<u32> {
         if !self.offered || self.queue.len() >= self.most {
@@ -241,6 +246,12 @@ impl ShadowTables {
     #[must_use]
     pub fn orders(&self) -> Vec<Order> {
         self.tables().orders.take()
+    }
+
+    /// Numbers orders so that answers to those of another process are not taken
+    /// for answers to these.
+    pub fn number_from(&self, serial: u32) {
+        self.tables().orders.count_from(serial);
     }
 
     /// The device model can protect pages from now on, or cannot any more;

@@ -63,12 +63,17 @@ impl Proxy {
     /// # Errors
     /// [`ProxyError`] naming the path.
     pub fn start(public: &Path, private: &Path, hooks: Box<dyn Hooks>) -> Result<Self, ProxyError> {
-        let failed = |what, path: &Path| {
-            let path = path.to_owned();
-            move |source| ProxyError { what, path, source }
-        };
-        remove_socket(public).map_err(failed("remove the old socket", public))?;
         remove_socket(private).map_err(failed("remove the old socket", private))?;
+        Self::adopt(public, private, hooks)
+    }
+
+    /// Listens at `public`, in the place of a proxy whose process is no more,
+    /// for the QEMU that listens at `private`.
+    ///
+    /// # Errors
+    /// [`ProxyError`] naming the path.
+    pub fn adopt(public: &Path, private: &Path, hooks: Box<dyn Hooks>) -> Result<Self, ProxyError> {
+        remove_socket(public).map_err(failed("remove the old socket", public))?;
         let listener = UnixListener::bind(public).map_err(failed("listen at", public))?;
         std::fs::set_permissions(public, PermissionsExt::from_mode(0o600))
             .map_err(failed("set the mode of", public))?;
@@ -175,6 +180,11 @@ impl Shared {
             thread::sleep(RETRY);
         }
     }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ProxyError {
+    let path = path.to_owned();
+    move |source| ProxyError { what, path, source }
 }
 
 /// Connects to the socket at `path`, at once or not at all: where one listens

@@ -89,6 +89,9 @@ pub struct Lane {
     /// What was at the GPU when another vgpud died, until its contexts come
     /// again.
     remains: Vec<FlightSlot>,
+    /// Keeps the place of what failed, until the guest has reset the engine:
+    /// it may never hear of the failure from this vgpud.
+    pub failed: Option<FlightSlot>,
     loads: VecDeque<Load>,
     last: Option<u64>,
     /// In the order they run.
@@ -268,6 +271,7 @@ impl Lane {
         self.again.clear();
         self.interrupted.clear();
         self.remains.clear();
+        self.failed = None;
         self.loads.clear();
         self.alone = false;
     }

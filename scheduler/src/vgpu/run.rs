@@ -310,6 +310,7 @@ impl Client for Vgpu {
             // One is enough to stop the engine.
             (Some(flight), Outcome::Failed { reason, ipehr }) if !lane.stopped => {
                 self.fault(engine, &mut lane, flight.element, reason, ipehr);
+                lane.failed = kept.take();
             }
             // It did not begin, and goes on where the vGPU does.
             (Some(flight), Outcome::Cancelled) if lane.held && !lane.stopped => {

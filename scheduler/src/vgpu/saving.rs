@@ -1,7 +1,7 @@
 //! A vGPU is saved and, here or elsewhere, goes on.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gen8::{Engine, EngineSet, Platform, irq};
 use guest_memory::WrittenPages;
@@ -188,6 +188,12 @@ impl Vgpu {
     /// Takes over what another vgpud had at the GPU when it died, before
     /// anything is submitted, and wakes the guest: interrupts are lost.
     pub(crate) fn inherit(&self, remains: Vec<FlightSlot>) {
+        // Another one's orders may be answered yet: there are few, and it did
+        // not begin within the same microsecond.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let micros = now.unwrap_or_default().as_micros().to_le_bytes();
+        let [a, b, c, d, ..] = micros;
+        self.tables.number_from(u32::from_le_bytes([a, b, c, d]));
         for slot in remains {
             lock(&self.slot(slot.engine()).lane).inherit(slot);
         }

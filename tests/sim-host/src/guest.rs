@@ -1,6 +1,6 @@
 //! A simulated guest with its device model.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,7 +17,7 @@ use xen_glue::{
     ForeignMemory, ForeignMemoryConfig, Handles, Hypervisor, PARKING_GFN, Sbdf, TableFrames,
 };
 
-use crate::link::Link;
+use crate::link::{Link, Orphan};
 use crate::{SimHost, Witness};
 
 /// The PCI slot of every simulated guest's GPU.
@@ -70,8 +70,10 @@ impl Drop for OwnDomain {
 /// A domain, its device model, and vgpud's side of its vGPU. The parts go in
 /// the order they stand in: no request may meet a half-gone vGPU.
 pub struct SimGuest {
-    pub(crate) server: Server,
-    pub(crate) link: Link,
+    server: RwLock<Option<Arc<Server>>>,
+    /// How its device models are made.
+    model: ServerConfig,
+    link: RwLock<Option<Arc<Link>>>,
     vcpu: Vcpu,
     pub(crate) xen: FakeXen,
     domain: OwnDomain,
@@ -82,6 +84,7 @@ struct Attached {
     owned: OwnDomain,
     link: Link,
     server: Server,
+    model: ServerConfig,
 }
 
 impl SimGuest {
@@ -95,6 +98,7 @@ impl SimGuest {
             owned,
             link,
             server,
+            model,
         } = Self::attach(host, config, None, |_| Ok(()))?;
         let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
         // What mmio_hole= gives: room for the aperture below 4 GiB.
@@ -104,8 +108,9 @@ impl SimGuest {
         };
         place_bars(&vcpu, Sbdf::slot(SLOT), &hole)?;
         Ok(Self {
-            server,
-            link,
+            server: RwLock::new(Some(Arc::new(server))),
+            model,
+            link: RwLock::new(Some(Arc::new(link))),
             vcpu,
             xen: host.hypervisor().clone(),
             domain: owned,
@@ -128,11 +133,13 @@ impl SimGuest {
             owned,
             link,
             server,
+            model,
         } = Self::attach(host, config, Some(saved), fill)?;
         let vcpu = owned.0.vcpu(0).context("no vcpu 0")?;
         Ok(Self {
-            server,
-            link,
+            server: RwLock::new(Some(Arc::new(server))),
+            model,
+            link: RwLock::new(Some(Arc::new(link))),
             vcpu,
             xen: host.hypervisor().clone(),
             domain: owned,
@@ -194,7 +201,61 @@ impl SimGuest {
             owned,
             link,
             server,
+            model: server_config,
         })
+    }
+
+    /// vgpud's side of it.
+    ///
+    /// # Panics
+    /// While there is none.
+    pub(crate) fn link(&self) -> Arc<Link> {
+        let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(link) = link.clone() else {
+            panic!("the guest has no vgpud");
+        };
+        link
+    }
+
+    /// vgpud died: ends what is left of its side of the vGPU. There is none
+    /// until [`SimGuest::adopt`].
+    ///
+    /// # Errors
+    /// When it is in use, or the process has no more descriptors.
+    pub fn orphan(&self) -> anyhow::Result<Orphan> {
+        let link = self
+            .link
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        link.and_then(Arc::into_inner)
+            .context("its vgpud is in use")?
+            .bury()
+    }
+
+    /// A new vgpud takes it over, and replaces its device model.
+    ///
+    /// # Errors
+    /// What the system, the scheduler or the device model says.
+    pub fn adopt(&self, orphan: Orphan, host: &SimHost) -> anyhow::Result<()> {
+        let memory = Arc::new(ForeignMemory::new(
+            self.xen.open_privcmd()?,
+            self.domain().id(),
+            ForeignMemoryConfig::default(),
+        ));
+        let mut server = self.server.write().unwrap_or_else(PoisonError::into_inner);
+        let old = server.take().and_then(Arc::into_inner);
+        let old = old.context("its device model is in use")?;
+        let number = old.id();
+        old.abandon();
+        let link = orphan.adopt(host, memory)?;
+        let end = link.successors_end()?;
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
+        let handles = Handles::open(&self.xen, self.domain().id())?;
+        let next = Server::recover(handles, &self.model, number, end)?;
+        next.device().replay();
+        *server = Some(Arc::new(next));
+        Ok(())
     }
 
     /// The domain.
@@ -210,9 +271,16 @@ impl SimGuest {
     }
 
     /// Its device model.
+    ///
+    /// # Panics
+    /// While there is none.
     #[must_use]
-    pub const fn server(&self) -> &Server {
-        &self.server
+    pub fn server(&self) -> Arc<Server> {
+        let server = self.server.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(server) = server.clone() else {
+            panic!("the guest has no device model");
+        };
+        server
     }
 
     /// Where its GPU sits.
@@ -224,19 +292,19 @@ impl SimGuest {
     /// Why vgpud dropped the vGPU, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.link.failure()
+        self.link().failure()
     }
 
     /// What the vGPU did on each engine so far.
     #[must_use]
     pub fn lanes(&self) -> [LaneCounters; Engine::COUNT] {
-        self.link.handle().lanes()
+        self.link().handle().lanes()
     }
 
     /// vgpud's view of the vGPU.
     #[must_use]
     pub fn scheduled(&self) -> VgpuView {
-        self.link.handle().inspect()
+        self.link().handle().inspect()
     }
 }
 

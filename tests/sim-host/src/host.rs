@@ -9,10 +9,13 @@ use gen8::Platform;
 use guest_memory::Gfn;
 use softgpu::{SoftGpu, WriteLog};
 use vgpu_sched::dma::DmaSpace;
+use vgpu_sched::flights::FlightLog;
 use vgpu_sched::interrupt::Line;
 use vgpu_sched::ppgtt::ShadowConfig;
 use vgpu_sched::scan::ScanMode;
 use vgpu_sched::scheduler::{Config, Scheduler};
+
+use crate::{Doom, LogWords};
 
 /// What can be chosen about a host.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +37,8 @@ pub struct SimHostConfig {
     pub shadow: ShadowConfig,
     /// What is done about batches without privilege.
     pub scan: ScanMode,
+    /// When vgpud and its GPU end, and what they leave to the next.
+    pub doom: Option<(Arc<Doom>, LogWords)>,
 }
 
 /// A host with one GPU.
@@ -47,6 +52,7 @@ pub struct SimHost {
     platform: &'static Platform,
     xen: FakeXen,
     reads_all: bool,
+    doom: Option<Arc<Doom>>,
 }
 
 impl SimHost {
@@ -55,6 +61,17 @@ impl SimHost {
     /// # Errors
     /// When the scheduler cannot take the GPU over.
     pub fn start(config: SimHostConfig) -> anyhow::Result<Self> {
+        Self::start_on(FakeXen::new(), config)
+    }
+
+    /// Starts vgpud, with a GPU of its own, on a hypervisor that runs.
+    ///
+    /// # Errors
+    /// As [`SimHost::start`].
+    pub fn start_on(xen: FakeXen, config: SimHostConfig) -> anyhow::Result<Self> {
+        let flights = config.doom.as_ref();
+        let flights = flights.map(|(doom, words)| FlightLog::open(words.mortal(doom)));
+        let flights = flights.transpose()?;
         let dma = Arc::new(DmaSpace::new());
         let line = Arc::new(Line::default());
         let gpu = SoftGpu::new(
@@ -63,6 +80,7 @@ impl SimHost {
                 write_log: config.write_log,
                 command_cost_ns: config.command_cost_ns,
                 blit_cost_ns_per_kib: config.blit_cost_ns_per_kib,
+                journal: flights.clone().map(|log| log as _),
                 ..softgpu::Config::default()
             },
             dma.clone(),
@@ -70,6 +88,7 @@ impl SimHost {
         );
         let mut chosen = Config {
             gpu: config.gpu,
+            flights,
             ..Config::default()
         };
         if let Some(limit) = config.run_limit {
@@ -84,8 +103,9 @@ impl SimHost {
             gpu,
             dma,
             platform: config.gpu,
-            xen: FakeXen::new(),
+            xen,
             reads_all: config.reads_all,
+            doom: config.doom.map(|(doom, _)| doom),
         })
     }
 
@@ -93,6 +113,11 @@ impl SimHost {
     #[must_use]
     pub const fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// When it ends.
+    pub(crate) const fn doom(&self) -> Option<&Arc<Doom>> {
+        self.doom.as_ref()
     }
 
     /// Whether rings are read as fast as they are filled.

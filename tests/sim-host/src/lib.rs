@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod doom;
 mod guest;
 mod host;
 mod link;
@@ -13,9 +14,10 @@ mod saving;
 mod table;
 mod witness;
 
+pub use doom::{Doom, LogWords};
 pub use guest::{Cpu, SharedGuest, SimGuest, SimGuestConfig};
 pub use host::{SimHost, SimHostConfig};
-pub use link::Link;
+pub use link::{Link, Orphan};
 pub use mortal::MortalGuest;
 pub use rogue::Rogue;
 pub use witness::Witness;

@@ -20,6 +20,7 @@ use vgpu_sched::vgpu::{SchedulerV1, VgpuConfig};
 use xen_glue::TableFrames;
 
 use crate::SimHost;
+use crate::doom::{Doom, Mortal};
 use crate::table::Table;
 
 /// Why a vGPU was dropped; the first reason stays.
@@ -28,11 +29,16 @@ type Failure = Arc<OnceLock<String>>;
 struct Sink {
     ring: Producer<Event, AreaWords, EventBell>,
     broken: Failure,
+    doom: Option<Arc<Doom>>,
 }
 
 impl EventSink for Sink {
     fn push(&mut self, event: Event) -> Result<(), Full> {
-        match self.ring.push(event) {
+        let pushed = match &self.doom {
+            Some(doom) => doom.step(|| self.ring.push(event)).unwrap_or(Ok(())),
+            None => self.ring.push(event),
+        };
+        match pushed {
             Ok(()) => Ok(()),
             Err(PushError::Full) => Err(Full),
             // The vGPU is about to go; where its events go is all the same.
@@ -52,6 +58,10 @@ pub struct Link {
     thread: Option<JoinHandle<()>>,
     failure: Failure,
     table: Table,
+    id: u64,
+    share: Share,
+    area: SharedArea,
+    bells: Bells,
 }
 
 impl Link {
@@ -68,8 +78,9 @@ impl Link {
         table: TableFrames,
         restored: Option<SchedulerV1>,
     ) -> anyhow::Result<(Self, DeviceEnd)> {
-        let (link, area, bells) = Self::start_in(host, id, share, memory, Some(table), restored)?;
-        Ok((link, area.device_end(bells)))
+        let (link, bells) = Self::start_in(host, id, share, memory, Some(table), restored)?;
+        let end = link.area.device_end(bells);
+        Ok((link, end))
     }
 
     /// Like [`Link::start`], with all that a device model could lay hands
@@ -84,7 +95,9 @@ impl Link {
         memory: Arc<dyn GuestMemory>,
         table: Option<TableFrames>,
     ) -> anyhow::Result<(Self, SharedArea, Bells)> {
-        Self::start_in(host, id, Share::default(), memory, table, None)
+        let (link, bells) = Self::start_in(host, id, Share::default(), memory, table, None)?;
+        let area = SharedArea::open(link.area.share()?)?;
+        Ok((link, area, bells))
     }
 
     fn start_in(
@@ -94,26 +107,64 @@ impl Link {
         memory: Arc<dyn GuestMemory>,
         table: Option<TableFrames>,
         restored: Option<SchedulerV1>,
-    ) -> anyhow::Result<(Self, SharedArea, Bells)> {
+    ) -> anyhow::Result<(Self, Bells)> {
         let area = SharedArea::create(AreaConfig::default())?;
         let bells = Bells::new().context("no doorbells")?;
-        let bell = bells.submit.try_clone().context("no doorbell")?;
         let theirs = bells.try_clone().context("no doorbells")?;
+        let end = area.daemon_end(bells.try_clone().context("no doorbells")?);
+        let table = Table::new(end.ggtt.clone(), table);
+        let config = VgpuConfig {
+            restored,
+            ..VgpuConfig::default()
+        };
+        let link = Self::serve(host, (id, share), memory, end, (area, bells), table, config)?;
+        Ok((link, theirs))
+    }
+
+    /// Ends it, of a vgpud that is no more; what is left of it.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn bury(self) -> anyhow::Result<Orphan> {
+        Ok(Orphan {
+            area: SharedArea::open(self.area.share()?)?,
+            bells: self.bells.try_clone().context("no doorbells")?,
+            id: self.id,
+            share: self.share,
+            table: self.table.clone(),
+        })
+    }
+
+    fn serve(
+        host: &SimHost,
+        (id, share): (u64, Share),
+        memory: Arc<dyn GuestMemory>,
+        end: DaemonEnd,
+        (area, bells): (SharedArea, Bells),
+        table: Table,
+        config: VgpuConfig,
+    ) -> anyhow::Result<Self> {
+        let bell = bells.submit.try_clone().context("no doorbell")?;
         let DaemonEnd {
             mut requests,
             events,
-            ggtt,
             changes,
-            kept: _,
-        } = area.daemon_end(bells);
-        let table = Table::new(ggtt, table);
+            ..
+        } = end;
+        let doom = host.doom().cloned();
+        let memory = match &doom {
+            Some(doom) => Arc::new(Mortal {
+                memory,
+                doom: Arc::clone(doom),
+            }),
+            None => memory,
+        };
         let config = VgpuConfig {
             id,
             share,
             shadow: host.shadow(),
             scan: host.scan(),
-            restored,
-            ..VgpuConfig::default()
+            ..config
         };
         let failure = Failure::default();
         let handle = host.scheduler().add_vgpu(
@@ -123,6 +174,7 @@ impl Link {
             Box::new(Sink {
                 ring: events,
                 broken: Arc::clone(&failure),
+                doom: doom.clone(),
             }),
         )?;
         handle.count_changes(changes);
@@ -137,8 +189,18 @@ impl Link {
                     let mut serve = || -> anyhow::Result<()> {
                         let mut allowance = bounded.then(Allowance::new);
                         while !stop.load(Ordering::SeqCst) {
-                            while let Some(request) = requests.pop()? {
+                            while let Some(request) = requests.peek()? {
                                 handle.handle(request)?;
+                                // What died with a request in its hand has not
+                                // taken it.
+                                match &doom {
+                                    Some(doom) => {
+                                        if doom.step(|| requests.take()).is_none() {
+                                            return Ok(());
+                                        }
+                                    }
+                                    None => requests.take(),
+                                }
                                 if let Some(pause) = allowance.as_mut().and_then(Allowance::served)
                                     && !stop.load(Ordering::SeqCst)
                                 {
@@ -167,8 +229,21 @@ impl Link {
             thread: Some(thread),
             failure,
             table,
+            id,
+            share,
+            area,
+            bells,
         };
-        Ok((link, area, theirs))
+        Ok(link)
+    }
+
+    /// What a device model gets that takes the place of another one.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub(crate) fn successors_end(&self) -> anyhow::Result<DeviceEnd> {
+        let bells = self.bells.try_clone().context("no doorbells")?;
+        Ok(self.area.resumed_device_end(bells))
     }
 
     /// Why the vGPU was dropped, if it was.
@@ -186,6 +261,38 @@ impl Link {
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+}
+
+/// What a vgpud leaves of its side of a vGPU.
+pub struct Orphan {
+    area: SharedArea,
+    bells: Bells,
+    id: u64,
+    share: Share,
+    table: Table,
+}
+
+impl Orphan {
+    /// A new vgpud takes it over. Its device model has to
+    /// [replay](vgpu_device::Device::replay).
+    ///
+    /// # Errors
+    /// What the system or the scheduler says.
+    pub fn adopt(self, host: &SimHost, memory: Arc<dyn GuestMemory>) -> anyhow::Result<Link> {
+        let Self {
+            area,
+            bells,
+            id,
+            share,
+            table,
+        } = self;
+        let end = area.resumed_daemon_end(bells.try_clone().context("no doorbells")?);
+        let config = VgpuConfig {
+            adopted: true,
+            ..VgpuConfig::default()
+        };
+        Link::serve(host, (id, share), memory, end, (area, bells), table, config)
     }
 }
 

@@ -19,15 +19,15 @@ impl SimGuest {
     /// # Errors
     /// What Xen says; the guest goes on as before.
     pub fn begin_save(&self) -> anyhow::Result<()> {
-        if self.link.table().in_ram() {
-            self.server.take_table_out()?;
-            self.link.table().set(None);
-            self.server.settle_table(PARKING_GFN);
+        if self.link().table().in_ram() {
+            self.server().take_table_out()?;
+            self.link().table().set(None);
+            self.server().settle_table(PARKING_GFN);
             let memory = self.xen.open_domain_memory()?;
             TableFrames::remove(&*memory, self.domain().id())?;
         }
-        self.link.handle().written().start();
-        self.server.record()?;
+        self.link().handle().written().start();
+        self.server().record()?;
         Ok(())
     }
 
@@ -36,16 +36,16 @@ impl SimGuest {
     /// # Errors
     /// What Xen says; the table stays trapped then.
     pub fn end_save(&self) -> anyhow::Result<()> {
-        self.server.go_on();
-        self.link.handle().resume();
-        self.server.stop_recording();
-        self.link.handle().written().stop();
-        if !self.link.table().in_ram() {
+        self.server().go_on();
+        self.link().handle().resume();
+        self.server().stop_recording();
+        self.link().handle().written().stop();
+        if !self.link().table().in_ram() {
             let (memory, privcmd) = (self.xen.open_domain_memory()?, self.xen.open_privcmd()?);
             let frames = TableFrames::create(&*memory, &*privcmd, self.domain().id())?;
-            self.server.take_table_in(PARKING_GFN)?;
-            self.link.table().set(Some(frames));
-            self.server.settle_table(PARKING_GFN);
+            self.server().take_table_in(PARKING_GFN)?;
+            self.link().table().set(Some(frames));
+            self.server().settle_table(PARKING_GFN);
         }
         Ok(())
     }
@@ -56,11 +56,11 @@ impl SimGuest {
     /// What does not end; the guest goes on.
     pub fn suspend(&self, limit: Duration) -> anyhow::Result<Drained> {
         self.domain().suspend();
-        let mut drained = self.link.handle().suspend(limit).map_err(Into::into);
+        let mut drained = self.link().handle().suspend(limit).map_err(Into::into);
         if drained.is_ok()
-            && let Err(e) = self.server.hold_still(STILL)
+            && let Err(e) = self.server().hold_still(STILL)
         {
-            self.link.handle().resume();
+            self.link().handle().resume();
             drained = Err(e.into());
         }
         if drained.is_err() {
@@ -84,12 +84,13 @@ impl SimGuest {
     /// # Errors
     /// When the device cannot be made into JSON.
     pub fn save(&self) -> anyhow::Result<Saved> {
-        let table = self.link.table();
-        let device = self.server.save();
+        let link = self.link();
+        let table = link.table();
+        let device = self.server().save();
         Ok(Saved {
             host: HostV1::new(device.config.gpu.name),
             device: serde_json::to_vec(&device)?,
-            scheduler: self.link.handle().save(),
+            scheduler: self.link().handle().save(),
             table: PackedTable::pack(|index| table.load(index)),
         })
     }

@@ -1,6 +1,7 @@
 //! From reports to a result and a verdict.
 
 pub mod boot;
+pub mod crash;
 pub mod grants;
 pub mod i915;
 pub mod igt;

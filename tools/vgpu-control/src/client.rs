@@ -195,6 +195,9 @@ pub struct Entry {
     pub dm: Place,
     /// Requests taken from the submit ring so far.
     pub requests: u64,
+    /// It was another vgpud's, which ended while the guest ran.
+    #[serde(default)]
+    pub adopted: bool,
     /// Device models that took the place of one that died.
     #[serde(default)]
     pub restarts: u64,

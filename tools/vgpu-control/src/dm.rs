@@ -87,6 +87,9 @@ pub struct StartDm {
     /// whose shared area comes along.
     #[serde(default)]
     pub recover: Option<u16>,
+    /// So has vgpud, whose successor has to be told what the last one knew.
+    #[serde(default)]
+    pub replay: bool,
 }
 
 impl StartDm {
@@ -105,6 +108,7 @@ impl StartDm {
             confine: None,
             restored: false,
             recover: None,
+            replay: false,
         }
     }
 }
@@ -119,6 +123,9 @@ pub enum FromDm {
         server: u16,
         /// What it gave up.
         confined: Option<Confined>,
+        /// Where the guest's page table lies now, if it is RAM of the guest:
+        /// the first of its frames.
+        table: Option<u64>,
     },
     /// It cannot, and why: one line for people. It exits.
     Failed(String),

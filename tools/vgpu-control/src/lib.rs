@@ -12,8 +12,10 @@
 //! the shared area's memfd, the submit doorbell, the complete doorbell. It
 //! attaches to its domain and answers [`FromDm::Attached`] or
 //! [`FromDm::Failed`]; from then on it serves the guest. A fourth descriptor is
-//! of a saved device's file when the guest's vGPU is restored. On [`ToDm::Stop`],
-//! or when the socket ends, it destroys its ioreq server and exits.
+//! of a saved device's file when the guest's vGPU is restored. On [`ToDm::Stop`]
+//! it destroys its ioreq server and exits. When the socket ends it serves the
+//! guest on, as long as the domain lives: the next vgpud ends it and has a
+//! successor go on.
 //!
 //! **A vgpu-dm in a domain of its own** says and hears the same over a pipe in
 //! memory it grants ([`PipeConnection`]); in the place of files, their bytes

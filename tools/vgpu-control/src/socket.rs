@@ -311,9 +311,13 @@ mod tests {
         let attached = serde_json::to_string(&FromDm::Attached {
             server: 3,
             confined: None,
+            table: None,
         })
         .unwrap();
-        assert_eq!(attached, r#"{"attached":{"server":3,"confined":null}}"#);
+        assert_eq!(
+            attached,
+            r#"{"attached":{"server":3,"confined":null,"table":null}}"#
+        );
         assert_eq!(
             serde_json::from_str::<Reply<u8>>(r#"{"ok":5}"#)
                 .unwrap()

@@ -38,6 +38,8 @@ fn main() -> ExitCode {
 fn run(args: Vec<OsString>) -> anyhow::Result<std::convert::Infallible> {
     let mut plan = Plan::new(args)?;
     let qemu = qemu(plan.guest.as_ref());
+    // Open until QEMU has them.
+    let mut _held = Vec::new();
     if let Some(guest) = &plan.guest {
         // Before the vGPU exists, which would come and go for nothing.
         ensure!(
@@ -47,7 +49,9 @@ fn run(args: Vec<OsString>) -> anyhow::Result<std::convert::Infallible> {
         );
         let socket = std::env::var_os("VGPU_SOCKET")
             .map_or_else(|| vgpu_control::DEFAULT_SOCKET.into(), PathBuf::from);
-        if let Some(file) = register::register(Path::new(&socket), guest)? {
+        let file;
+        (file, _held) = register::register(Path::new(&socket), guest)?;
+        if let Some(file) = file {
             // vgpud's mark is before QEMU's state: QEMU gets a descriptor
             // that is behind it, in the place of libxl's.
             rustix::io::fcntl_setfd(&file, FdFlags::empty()).context("the file of -incoming")?;

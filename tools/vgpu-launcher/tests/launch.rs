@@ -1,6 +1,7 @@
 //! The launcher itself, with a script as QEMU and a test's vgpud.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -95,6 +96,34 @@ fn a_registered_guest_becomes_qemu_in_the_same_process() {
     // QEMU has the descriptors it would have without us.
     let plain = String::from_utf8(dir.launch(&["-xen-domid", "7"]).1.stdout).unwrap();
     assert!(lines.eq(plain.lines().skip(1)), "{stdout}{plain}");
+}
+
+#[test]
+fn qemu_holds_what_vgpud_gives_it() {
+    let dir = Dir::new("holds");
+    let listener = Listener::bind(&dir.0.join("sock")).unwrap();
+    let path = dir.0.join("held");
+    let held = std::fs::File::create(&path).unwrap();
+    std::fs::write(
+        dir.0.join("qemu"),
+        "#!/bin/sh\nfor fd in /proc/$$/fd/*; do readlink $fd; done\n",
+    )
+    .unwrap();
+    let vgpud = thread::spawn(move || {
+        let client = listener.accept().unwrap();
+        client.recv::<ClientRequest>().unwrap();
+        client.send(&Reply::Ok(json!({})), &[]).unwrap();
+        client.recv::<ClientRequest>().unwrap();
+        let fds = [held.as_fd()];
+        client
+            .send(&Reply::Ok(json!({"incoming_at": 0})), &fds)
+            .unwrap();
+    });
+    let (_, output) = dir.launch(&GUEST);
+    vgpud.join().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let held = stdout.lines().filter(|l| *l == path.to_str().unwrap());
+    assert_eq!(held.count(), 1, "{stdout}");
 }
 
 #[test]

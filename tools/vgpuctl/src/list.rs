@@ -33,6 +33,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn render(entries: &[Entry]) -> String {
     let rows = entries.iter().map(|e| {
         let state = match e.state {
+            State::Running if e.adopted => "adopted",
             State::Running => "running",
             State::Failed => "failed",
         };
@@ -69,14 +70,21 @@ mod tests {
             qemu_pid: 100,
             dm,
             requests: 7,
+            adopted: true,
             restarts: 3,
         };
-        let entries = [entry(12, Place::Process(101)), entry(13, Place::Domain(14))];
+        let adopted = Entry {
+            state: State::Running,
+            ..entry(13, Place::Domain(14))
+        };
         assert_eq!(
-            render(&entries),
-            "DOMID  STATE   QEMU  VGPU-DM    RESTARTS  REQUESTS  VGPU\n\
-             12     failed  100   pid 101    3         7         slot=5\n\
-             13     failed  100   domain 14  3         7         slot=5\n"
+            render(&[entry(12, Place::Process(101)), adopted]),
+            "DOMID  STATE    QEMU  VGPU-DM    RESTARTS  REQUESTS  VGPU
+\
+             12     failed   100   pid 101    3         7         slot=5
+\
+             13     adopted  100   domain 14  3         7         slot=5
+"
         );
     }
 }

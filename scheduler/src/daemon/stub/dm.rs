@@ -69,12 +69,12 @@ impl WaitingStub {
     pub fn attach(self, start: StartDm, device: Option<&[u8]>) -> anyhow::Result<DmStub> {
         let left = self.until.saturating_duration_since(Instant::now());
         let attached = self.talk.start(start, device, left);
-        let (server, confined) = attached.or_else(|e| {
+        let attached = attached.or_else(|e| {
             // The domain's end says more than that of its memory.
             self.domain.alive()?;
             Err(e)
         })?;
-        DmStub::new(self, server, confined)
+        DmStub::new(self, attached)
     }
 }
 
@@ -104,7 +104,7 @@ impl Talk {
         start: StartDm,
         device: Option<&[u8]>,
         limit: Duration,
-    ) -> anyhow::Result<(u16, Option<Confined>)> {
+    ) -> anyhow::Result<Attached> {
         self.connection.set_limit(Some(limit));
         let said = (|| {
             let message = ToDm::Start(start);
@@ -112,11 +112,26 @@ impl Talk {
             self.connection.recv()
         })();
         match said.context("the device model did not attach")? {
-            FromDm::Attached { server, confined } => Ok((server, confined)),
+            FromDm::Attached {
+                server,
+                confined,
+                table,
+            } => Ok(Attached {
+                server,
+                confined,
+                table,
+            }),
             FromDm::Failed(reason) => bail!(reason),
             _ => bail!("it answered what nobody asked"),
         }
     }
+}
+
+/// What a device model says when it is attached.
+struct Attached {
+    server: u16,
+    confined: Option<Confined>,
+    table: Option<u64>,
 }
 
 /// What all that waits for its end shares.
@@ -142,8 +157,7 @@ pub struct DmStub {
     domain: Arc<Mutex<Option<StubDomain>>>,
     end: Arc<End>,
     watcher: Mutex<Option<thread::JoinHandle<()>>>,
-    server: u16,
-    confined: Option<Confined>,
+    attached: Attached,
     serial: u32,
     lifeline: Arc<Lifeline>,
     xen: Arc<dyn Hypervisor>,
@@ -153,7 +167,7 @@ pub struct DmStub {
 }
 
 impl DmStub {
-    fn new(waiting: WaitingStub, server: u16, confined: Option<Confined>) -> anyhow::Result<Self> {
+    fn new(waiting: WaitingStub, attached: Attached) -> anyhow::Result<Self> {
         let domid = waiting.domain.domid();
         let dm = Self {
             talk: Mutex::new(Some(waiting.talk)),
@@ -161,8 +175,7 @@ impl DmStub {
             domain: Arc::new(Mutex::new(Some(waiting.domain))),
             end: End::new()?,
             watcher: Mutex::default(),
-            server,
-            confined,
+            attached,
             serial: waiting.serial,
             lifeline: Arc::new(waiting.lifeline),
             xen: waiting.xen,
@@ -266,11 +279,15 @@ impl DeviceModel for DmStub {
     }
 
     fn server(&self) -> u16 {
-        self.server
+        self.attached.server
     }
 
     fn confined(&self) -> Option<&Confined> {
-        self.confined.as_ref()
+        self.attached.confined.as_ref()
+    }
+
+    fn table(&self) -> Option<u64> {
+        self.attached.table
     }
 
     fn ask(&self, message: &ToDm, limit: Duration) -> anyhow::Result<FromDm> {
@@ -316,7 +333,12 @@ impl DeviceModel for DmStub {
         format!("in domain {}", self.domid)
     }
 
-    fn successor(&self, start: StartDm) -> anyhow::Result<Arc<dyn DeviceModel>> {
+    fn successor(
+        &self,
+        start: StartDm,
+        noted: &dyn Fn(Place),
+    ) -> anyhow::Result<Arc<dyn DeviceModel>> {
+        noted(self.place());
         let until = Instant::now() + self.limit;
         let domid = DomId(self.domid);
         let offer = match &*lock(&self.domain) {
@@ -326,15 +348,14 @@ impl DeviceModel for DmStub {
         let talk = Talk::open(&*self.xen, domid, &offer);
         let talk = talk.with_context(|| format!("what {domid} offers"))?;
         let left = until.saturating_duration_since(Instant::now());
-        let (server, confined) = talk.start(start, None, left)?;
+        let attached = talk.start(start, None, left)?;
         let next = Self {
             talk: Mutex::new(Some(talk)),
             domid: self.domid,
             domain: Arc::clone(&self.domain),
             end: End::new()?,
             watcher: Mutex::default(),
-            server,
-            confined,
+            attached,
             serial: offer.serial,
             lifeline: Arc::clone(&self.lifeline),
             xen: Arc::clone(&self.xen),

@@ -171,6 +171,7 @@ impl DeviceModel {
         let attached = FromDm::Attached {
             server: 4,
             confined: None,
+            table: None,
         };
         control.send(&attached).unwrap();
         let mut end = area.device_end(area.bells().unwrap());
@@ -211,6 +212,7 @@ impl DeviceModel {
         let attached = FromDm::Attached {
             server: 4,
             confined: None,
+            table: None,
         };
         control.send(&attached).unwrap();
         let mut end = area.resumed_device_end(area.bells().unwrap());
@@ -292,7 +294,7 @@ impl World {
 fn a_device_model_in_its_own_domain_serves_and_goes_with_the_guest() {
     let w = World::new("stub-serves", "serves");
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
-    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     assert_eq!(w.f.note(), "created vgpu-dm-9");
     assert_eq!(w.f.note(), "added 9");
     assert_eq!(w.f.note(), "Ping { token: 99 } 0x12345001");
@@ -313,7 +315,7 @@ fn a_device_model_in_its_own_domain_serves_and_goes_with_the_guest() {
 fn its_domains_end_is_noticed_and_takes_only_its_vgpu() {
     let w = World::new("stub-dies", "dies");
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
-    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     let expected = [
         "created vgpu-dm-9",
         "added 9",
@@ -337,7 +339,7 @@ fn its_domains_end_is_noticed_and_takes_only_its_vgpu() {
 fn another_goes_on_in_the_same_domain() {
     let w = World::new("stub-dies-once", "dies-once");
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
-    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     assert_eq!(w.f.note(), "created vgpu-dm-9");
     assert_eq!(w.f.note(), "added 9");
     assert_eq!(w.f.note(), "Ping { token: 99 } 0x12345001");
@@ -378,7 +380,7 @@ fn a_domain_that_does_not_come_up_fails_the_registration() {
 fn a_guest_may_ask_for_a_process_of_dom0() {
     let w = World::new("stub-not", "serves");
     let (_qemu, reply) = w.f.qemu("slot=5,stub=0");
-    assert_eq!(reply, Ok(json!({})));
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     assert_eq!(w.f.note(), "added 9");
     assert!(matches!(w.f.list()[0].dm, Place::Process(_)));
     // And without a toolstack there is nothing else.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use gen8::vreg::{self, Access};
 use guest_memory::VecMemory;
 use serde::Serialize;
-use vgpu_device::{Bar, Config, Device};
+use vgpu_device::kept::{self, Answer, Doer};
+use vgpu_device::{Bar, Config, Device, Kept, Seams, Transaction, Unkept};
+use vgpu_ring::{AreaConfig, Bells, SharedArea};
 
 use super::nowhere::{Nowhere, seams};
 use super::spread::{self, HEADING, Spread};
@@ -32,8 +34,12 @@ struct Figures {
     registers_read: u32,
     /// Registers written in a round: those that hold what is written.
     registers_written: u32,
+    /// As a vCPU's requests, which are kept for a successor.
     read_ns: Spread,
     write_ns: Spread,
+    /// With a device that is lost when its process ends.
+    unkept_read_ns: Spread,
+    unkept_write_ns: Spread,
 }
 
 /// Runs it.
@@ -49,6 +55,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let rows = [
         figures.read_ns.row("read, ns"),
         figures.write_ns.row("write, ns"),
+        figures.unkept_read_ns.row("read, not kept, ns"),
+        figures.unkept_write_ns.row("write, not kept, ns"),
     ];
     print!("{}", table::render(HEADING, rows));
     println!(
@@ -58,45 +66,82 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A request of a vCPU, from when it is taken to its answer.
+fn request<T>(device: &Device, kept: &dyn Kept, act: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
+    const VCPU: u32 = 0;
+    kept::take_in_hand(kept, VCPU);
+    let mut transaction = device.begin(Doer::Vcpu(VCPU));
+    let done = act(&mut transaction);
+    transaction.finish(Some(Answer { data: None }));
+    done
+}
+
 fn measure(rounds: u32) -> anyhow::Result<Figures> {
-    let memory = Arc::new(VecMemory::new(16));
-    let device = Device::new(
-        &Config::default(),
-        seams(memory, Arc::new(Nowhere::default())),
-    )?;
-    let reads: Vec<u64> = gen8::platform::BDW
-        .registers
-        .rows()
-        .flat_map(vreg::Register::offsets)
-        .map(u64::from)
-        .collect();
     let holds = |a: Access| {
         matches!(
             a,
             Access::Storage | Access::Masked | Access::WriteOneToClear
         )
     };
-    let writes: Vec<u64> = gen8::platform::BDW
-        .registers
-        .rows()
+    let rows = || gen8::platform::BDW.registers.rows();
+    let reads: Vec<u64> = rows()
+        .flat_map(vreg::Register::offsets)
+        .map(u64::from)
+        .collect();
+    let writes: Vec<u64> = rows()
         .filter(|r| holds(r.access))
         .flat_map(vreg::Register::offsets)
         .map(u64::from)
         .collect();
-    let registers_read = u32::try_from(reads.len())?;
-    let registers_written = u32::try_from(writes.len())?;
+    let area = SharedArea::create(AreaConfig::default())?;
+    let kept: Arc<dyn Kept> = Arc::new(area.device_end(Bells::new()?).kept);
+    let (read_ns, write_ns) = spreads(rounds, &kept, &reads, &writes)?;
+    let kept: Arc<dyn Kept> = Arc::new(Unkept);
+    let (unkept_read_ns, unkept_write_ns) = spreads(rounds, &kept, &reads, &writes)?;
+    Ok(Figures {
+        rounds,
+        registers_read: u32::try_from(reads.len())?,
+        registers_written: u32::try_from(writes.len())?,
+        read_ns,
+        write_ns,
+        unkept_read_ns,
+        unkept_write_ns,
+    })
+}
+
+fn spreads(
+    rounds: u32,
+    kept: &Arc<dyn Kept>,
+    reads: &[u64],
+    writes: &[u64],
+) -> anyhow::Result<(Spread, Spread)> {
+    let memory = Arc::new(VecMemory::new(16));
+    let device = Device::new(
+        &Config::default(),
+        Seams {
+            kept: Arc::clone(kept),
+            ..seams(memory, Arc::new(Nowhere::default()))
+        },
+    )?;
+    let (count_read, count_written) = (u32::try_from(reads.len())?, u32::try_from(writes.len())?);
     let mut read_ns = Vec::new();
     let mut write_ns = Vec::new();
     // The first round warms up and does not count.
     for round in 0..=rounds {
-        let read = spread::time(registers_read, || {
-            for &offset in &reads {
-                black_box(device.read(Bar::Registers, black_box(offset), 4));
+        let read = spread::time(count_read, || {
+            for &offset in reads {
+                let offset = black_box(offset);
+                black_box(request(&device, &**kept, |t| {
+                    t.read(Bar::Registers, offset, 4)
+                }));
             }
         });
-        let write = spread::time(registers_written, || {
-            for &offset in &writes {
-                device.write(Bar::Registers, black_box(offset), 4, u64::from(round));
+        let write = spread::time(count_written, || {
+            for &offset in writes {
+                let offset = black_box(offset);
+                request(&device, &**kept, |t| {
+                    t.write(Bar::Registers, offset, 4, u64::from(round));
+                });
             }
         });
         if round > 0 {
@@ -104,13 +149,7 @@ fn measure(rounds: u32) -> anyhow::Result<Figures> {
             write_ns.push(write);
         }
     }
-    Ok(Figures {
-        rounds,
-        registers_read,
-        registers_written,
-        read_ns: Spread::of(read_ns),
-        write_ns: Spread::of(write_ns),
-    })
+    Ok((Spread::of(read_ns), Spread::of(write_ns)))
 }
 
 #[cfg(test)]
@@ -120,7 +159,7 @@ mod tests {
     #[test]
     fn every_figure_is_there() {
         let json = serde_json::to_value(measure(3).unwrap()).unwrap();
-        for key in ["read_ns", "write_ns"] {
+        for key in ["read_ns", "write_ns", "unkept_read_ns", "unkept_write_ns"] {
             for part in ["median", "min", "max"] {
                 assert!(json[key][part].as_f64().unwrap() > 0.0, "{key}.{part}");
             }
