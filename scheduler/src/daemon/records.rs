@@ -10,9 +10,11 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use vgpu_control::QmpSockets;
 use vgpu_ring::AreaWords;
@@ -22,6 +24,10 @@ use super::process::Process;
 
 /// The longest record, in bytes: two paths and small fields.
 const MAX_RECORD: u64 = 64 << 10;
+
+/// How often, and after what pause, another vgpud's lock is tried for.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// What this vgpud writes and reads.
 const VERSION: u32 = 1;
@@ -104,9 +110,16 @@ impl Records {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&lock).with_context(what)?;
-        // It goes with the process, however that ends.
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .with_context(|| format!("another vgpud has {}", lock.display()))?;
+        // It goes with the process, however that ends, and with what the process
+        // was about to start: a child has it until it runs its program.
+        let mut tries = 0;
+        while let Err(e) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            tries += 1;
+            if e != Errno::WOULDBLOCK || tries == LOCK_TRIES {
+                return Err(e).with_context(|| format!("another vgpud has {}", lock.display()));
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
         Ok(Self {
             path: path.to_owned(),
             _lock: Arc::new(file),

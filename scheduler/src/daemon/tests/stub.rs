@@ -367,7 +367,7 @@ fn a_domain_that_does_not_come_up_fails_the_registration() {
         ("crashes", "crashed"),
         ("refuses", "the domain has no such thing"),
     ] {
-        let w = World::new(role, role);
+        let w = World::new(&format!("stub-{role}"), role);
         let (_qemu, reply) = w.f.qemu("slot=5,stub=1");
         let error = reply.unwrap_err();
         assert!(error.ends_with(why), "{role}: {error}");
