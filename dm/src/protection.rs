@@ -137,38 +137,8 @@ pub(crate) struct Protection {
 }
 
 impl Protection {
-    /// Claims the guest's write protection, if Xen has it for this guest.
-    pub(crate) fn claim(
-        server: Arc<IoreqServer>,
-        page: Arc<IoreqPage>,
-        ring: Arc<SubmitRing>,
-        alarm: Arc<Alarm>,
-        memory: Arc<dyn GuestMemory>,
-        kept: Arc<dyn Kept>,
-    ) -> Self {
-        let this = Self::new(server, page, ring, alarm, memory, kept);
-        this.begin_again();
-        this
-    }
-
-    /// Takes the place of a device model that died and may have had frames
-    /// protected: vgpud is to rely on none, and to compare every table.
-    pub(crate) fn take_over(
-        server: Arc<IoreqServer>,
-        page: Arc<IoreqPage>,
-        ring: Arc<SubmitRing>,
-        alarm: Arc<Alarm>,
-        memory: Arc<dyn GuestMemory>,
-        kept: Arc<dyn Kept>,
-    ) -> Self {
-        let this = Self::new(server, page, ring, alarm, memory, kept);
-        this.ring.announce();
-        this.ring.take_over();
-        this.begin_again();
-        this
-    }
-
-    fn new(
+    /// Protects nothing until [`Self::begin_again`].
+    pub(crate) fn new(
         server: Arc<IoreqServer>,
         page: Arc<IoreqPage>,
         ring: Arc<SubmitRing>,
@@ -187,6 +157,13 @@ impl Protection {
             state: Mutex::default(),
             answers: RwLock::default(),
         }
+    }
+
+    /// It stands in the place of a device model that died and may have had
+    /// frames protected: vgpud is to rely on none, and to compare every table.
+    pub(crate) fn take_over(&self) {
+        self.ring.announce();
+        self.ring.take_over();
     }
 
     /// Claims it unless it is claimed, and says that.

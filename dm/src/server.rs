@@ -307,12 +307,7 @@ impl Server {
         let bell = bell.map_err(system("share a doorbell"))?;
         let clock = if left { Alarm::going_on } else { Alarm::new };
         let alarm = Arc::new(clock(bell, &*kept));
-        let claim = if left {
-            Protection::take_over
-        } else {
-            Protection::claim
-        };
-        let protection = Arc::new(claim(
+        let protection = Arc::new(Protection::new(
             Arc::clone(&server),
             Arc::clone(&page),
             Arc::clone(&submit),
@@ -320,6 +315,10 @@ impl Server {
             recorder,
             Arc::clone(&kept),
         ));
+        if left {
+            protection.take_over();
+        }
+        protection.begin_again();
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
