@@ -173,6 +173,20 @@ mod tests {
         server.into_id().0
     }
 
+    /// The same, when it had so many frames protected from frame 5 on.
+    fn leave_a_server_with_protected(xen: &FakeXen, domain: &Domain, frames: u32) -> IoreqServer {
+        let server = leave_a_server(xen, domain);
+        let model = DeviceModel::new(xen.open_privcmd().unwrap(), domain.id());
+        let handle = model.attach_ioreq_server(IoreqServerId(server));
+        handle.claim_write_protection().unwrap();
+        let extent = Extent {
+            first_gfn: 5,
+            frames,
+        };
+        model.set_mem_type(extent, MemType::WriteProtected).unwrap();
+        handle
+    }
+
     #[test]
     fn no_vcpu_waits_for_a_dead_device_model() {
         let xen = FakeXen::new();
@@ -193,15 +207,7 @@ mod tests {
     fn a_write_to_a_protected_frame_is_done_and_the_frame_is_ram_again() {
         let xen = FakeXen::new();
         let domain = xen.create_domain(two_vcpus()).unwrap();
-        let server = leave_a_server(&xen, &domain);
-        let model = DeviceModel::new(xen.open_privcmd().unwrap(), domain.id());
-        let handle = model.attach_ioreq_server(IoreqServerId(server));
-        handle.claim_write_protection().unwrap();
-        let extent = Extent {
-            first_gfn: 5,
-            frames: 1,
-        };
-        model.set_mem_type(extent, MemType::WriteProtected).unwrap();
+        let handle = leave_a_server_with_protected(&xen, &domain, 1);
         let second = domain.vcpu(1).unwrap();
         let page = handle.map_page(2).unwrap();
         let waits = thread::spawn(move || second.mmio_write(0x5008, 8, 0x9003));
@@ -222,15 +228,7 @@ mod tests {
     fn an_instruction_that_fills_a_protected_frame_comes_to_its_end() {
         let xen = FakeXen::new();
         let domain = xen.create_domain(two_vcpus()).unwrap();
-        let server = leave_a_server(&xen, &domain);
-        let model = DeviceModel::new(xen.open_privcmd().unwrap(), domain.id());
-        let handle = model.attach_ioreq_server(IoreqServerId(server));
-        handle.claim_write_protection().unwrap();
-        let extent = Extent {
-            first_gfn: 5,
-            frames: 2,
-        };
-        model.set_mem_type(extent, MemType::WriteProtected).unwrap();
+        let handle = leave_a_server_with_protected(&xen, &domain, 2);
         let second = domain.vcpu(1).unwrap();
         let page = handle.map_page(2).unwrap();
         let waits = thread::spawn(move || {
