@@ -13,8 +13,10 @@ const MEMORY_MIB: f64 = 88.0;
 /// Initial RAM disk allowed to it, KiB.
 const IMAGE_KIB: f64 = 4096.0;
 /// How much longer a register read may take with the device model in a domain
-/// of its own than with one in dom0: an event has two domains more to cross.
-const READ_FACTOR: f64 = 2.0;
+/// of its own than with one in dom0. Xen has to wake an idle domain and to change
+/// to it and back, 0.6 to 1 ms of an emulated processor however quick the rest is:
+/// 1.7 to 3.5 times was seen. Beyond this somebody waits for a timer.
+const READ_FACTOR: f64 = 8.0;
 
 /// Where the device model of the first guest in vgpuctl's list runs, as a
 /// domain.
@@ -122,12 +124,12 @@ LAB stub-nodes-left 0
             .replace("domain\": 2", "process\": 7")
             .replace("stubs-left 0", "stubs-left 1");
         assert_eq!(
-            failures(&facts(&dom0, "2100")),
+            failures(&facts(&dom0, "8100")),
             [
                 "stub_memory_mb: 96, allowed are 88",
                 "stub: vgpuctl list has {\"dm\":{\"process\":7},\"domid\":1}, expected a domain",
                 "teardown: 1 stub domains or zombies are left",
-                "mmio_read_us_vgpu: 2100 us a read, 1000 us with the device model in dom0",
+                "mmio_read_us_vgpu: 8100 us a read, 1000 us with the device model in dom0",
             ]
         );
         let missing = failures(&facts("", "1300"));
