@@ -14,8 +14,8 @@ use crate::scenario::Form;
 
 /// Migrations of the guest with a vGPU, in the full form and the short.
 const ROUNDS: (usize, usize) = (10, 2);
-/// Of the one without.
-const PLAIN_ROUNDS: (usize, usize) = (3, 1);
+/// Of the ones without, before and after.
+const PLAIN_ROUNDS: (usize, usize) = (4, 1);
 /// The migration after those that were made to fail.
 const AFTER: &str = "after-aborts";
 
@@ -104,7 +104,8 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         tags.iter().filter_map(|tag| downtime(guest, tag)).collect()
     };
     let ours = times(&guest, &rounds);
-    let without = times(&facts.guest("plain"), &plain);
+    let mut without = times(&facts.guest("plain"), &plain);
+    without.extend(times(&facts.guest("late"), &plain));
     for (times, tags) in [(&ours, &rounds), (&without, &plain)] {
         if times.len() != tags.len() {
             failures.push(format!(
@@ -127,10 +128,10 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         Some([]) => {}
         Some([first, ..]) => failures.push(format!("i915_errors: {first}")),
     }
-    let guests = if only.is_empty() {
-        &["g1", "plain"][..]
-    } else {
-        &["g1"]
+    let guests = match form {
+        _ if !only.is_empty() => &["g1"][..],
+        Form::Short => &["g1", "plain"],
+        _ => &["g1", "plain", "late"],
     };
     failures.extend(teardown::wrong(dom0, guests));
     let mut statuses = Map::new();
