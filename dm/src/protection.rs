@@ -161,7 +161,11 @@ impl Protection {
 
     /// It stands in the place of a device model that died and may have had
     /// frames protected: vgpud is to rely on none, and to compare every table.
+    /// Before any request is answered.
     pub(crate) fn take_over(&self) {
+        // It may have died when it made frames RAM.
+        self.server
+            .protect_again(&self.page, |gfn| self.is_memory(gfn));
         self.ring.announce();
         self.ring.take_over();
     }
@@ -188,13 +192,9 @@ impl Protection {
     /// Ends the claim of a predecessor with this server, if it is one and that
     /// can be done now.
     fn disown(&self, state: &mut State) {
-        let is_memory = |gfn| {
-            let gpa = Gfn(gfn).address();
-            gpa.is_some_and(|gpa| self.memory.read(gpa, &mut [0]).is_ok())
-        };
         let ended = {
             let _none = self.answers.write().unwrap_or_else(PoisonError::into_inner);
-            self.server.end_claim(&self.page, is_memory)
+            self.server.end_claim(&self.page, |gfn| self.is_memory(gfn))
         };
         match ended {
             Ok(false) => return state.try_at(LATE),
@@ -206,6 +206,11 @@ impl Protection {
         if state.wanted {
             self.claim_again(state);
         }
+    }
+
+    fn is_memory(&self, gfn: u64) -> bool {
+        let gpa = Gfn(gfn).address();
+        gpa.is_some_and(|gpa| self.memory.read(gpa, &mut [0]).is_ok())
     }
 
     /// Says that no frame is protected, and whether some can be.

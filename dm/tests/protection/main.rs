@@ -1,6 +1,7 @@
 //! Protected frames on a simulated hypervisor: what the guest sees of them,
 //! nothing, and what vgpud hears.
 
+mod dying;
 mod letting_go;
 
 use std::time::{Duration, Instant};
@@ -19,6 +20,27 @@ const HANG: Duration = Duration::from_secs(20);
 /// A table page of the guest.
 const TABLE: u64 = 0x200;
 const AT: u64 = TABLE << 12;
+
+fn config() -> ServerConfig {
+    ServerConfig {
+        slot: SLOT,
+        table_gfn: None,
+        device: Config::default(),
+        spin: Duration::from_micros(20),
+        seccomp: vgpu_dm::Seccomp::Off,
+    }
+}
+
+/// Gives the device its addresses; those of BAR0 and BAR2.
+fn bases(vcpu: &Vcpu) -> (u64, u64) {
+    let hole = MmioHole {
+        low: 0xd000_0000..=0xfbff_ffff,
+        ..MmioHole::default()
+    };
+    let bars = place_bars(vcpu, Sbdf::slot(SLOT), &hole).unwrap();
+    let base = |n| bars.iter().find(|b| b.index == n).unwrap().base;
+    (base(0), base(2))
+}
 
 struct Guest {
     domain: Domain,
@@ -40,29 +62,17 @@ impl Guest {
         let area = SharedArea::create(rings).unwrap();
         let bells = Bells::new().unwrap();
         let vgpud = area.daemon_end(bells.try_clone().unwrap());
-        let config = ServerConfig {
-            slot: SLOT,
-            table_gfn: None,
-            device: Config::default(),
-            spin: Duration::from_micros(20),
-            seccomp: vgpu_dm::Seccomp::Off,
-        };
         let server = Server::attach(
             xen_glue::Handles::open(xen, domain.id()).unwrap(),
-            &config,
+            &config(),
             area.device_end(bells),
         )
         .unwrap();
         let vcpus: Vec<_> = (0..).map_while(|n| domain.vcpu(n)).collect();
-        let hole = MmioHole {
-            low: 0xd000_0000..=0xfbff_ffff,
-            ..MmioHole::default()
-        };
-        let bars = place_bars(&vcpus[0], Sbdf::slot(SLOT), &hole).unwrap();
-        let base = |n| bars.iter().find(|b| b.index == n).unwrap().base;
+        let (registers, aperture) = bases(&vcpus[0]);
         Self {
-            registers: base(0),
-            aperture: base(2),
+            registers,
+            aperture,
             domain,
             vcpus,
             server,

@@ -123,6 +123,8 @@ fn end_protection(
         let gpa = Gfn(gfn).address();
         gpa.is_some_and(|gpa| memory.read(gpa, &mut [0]).is_ok())
     };
+    // The device model may have died when it made some RAM.
+    server.protect_again(page, is_memory);
     let start = Instant::now();
     let mut answered = 0;
     loop {
@@ -144,7 +146,11 @@ fn end_protection(
 
 #[cfg(test)]
 mod tests {
-    use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind};
+    use std::collections::BTreeSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc::channel;
+
+    use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, MortalPrivcmd};
     use xen_glue::{Extent, MemType};
 
     use super::*;
@@ -246,6 +252,53 @@ mod tests {
             assert_eq!(domain.ram().read_u64(gpa).unwrap(), 0x9003);
         }
         assert_eq!(domain.enable_log_dirty(), Ok(()));
+    }
+
+    /// A device model that dies between making a frame RAM and protecting it
+    /// again, or between the end of its claim and the next one.
+    #[test]
+    fn frames_that_a_device_model_made_ram_as_it_died_are_protected_again() {
+        for claim in [false, true] {
+            let xen = FakeXen::new();
+            let domain = xen.create_domain(two_vcpus()).unwrap();
+            let handle = leave_a_server_with_protected(&xen, &domain, 1);
+            let page = handle.map_page(2).unwrap();
+            let id = handle.into_id();
+            let dying = MortalPrivcmd::new(xen.open_privcmd().unwrap());
+            let handle = DeviceModel::new(dying.clone(), domain.id()).attach_ioreq_server(id);
+            handle.persist(true);
+            let (tell, hear) = channel();
+            let (second, slots) = (domain.vcpu(1).unwrap(), handle.map_page(2).unwrap());
+            dying.before_ram(move || {
+                let fill = thread::spawn(move || {
+                    second.rep_stos(0x5000, 8, 512, 0x9003, false)?;
+                    second.mmio_read(BASE, 4)
+                });
+                tell.send(fill).unwrap();
+                while slots.state(1) != Ok(IoreqState::Ready) {
+                    thread::yield_now();
+                }
+            });
+            // Enables the server and makes the frame RAM.
+            dying.dies_after(2);
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                if claim {
+                    handle.end_claim(&page, |gfn| gfn == 5).map(drop)
+                } else {
+                    handle.let_go(&page, &BTreeSet::from([5])).map(drop)
+                }
+            }));
+            assert!(ended.is_err() && dying.is_dead());
+            assert_eq!(domain.frame(Gfn(5)), FrameKind::Ram);
+            reclaim(&xen, domain.id(), id.0).unwrap();
+            let fill = hear.try_recv().unwrap();
+            assert_eq!(fill.join().unwrap(), Ok(0xffff_ffff));
+            assert_eq!(domain.stopped(), None);
+            for gpa in (0x5000..0x6000).step_by(8) {
+                assert_eq!(domain.ram().read_u64(gpa).unwrap(), 0x9003);
+            }
+            assert_eq!(domain.frame(Gfn(5)), FrameKind::Ram);
+        }
     }
 
     #[test]

@@ -12,7 +12,10 @@ use fake_xen::{Domain, DomainConfig, MmioHole, Vcpu, place_bars};
 use vgpu_device::Kept;
 use vgpu_dm::{AttachError, Server, ServerConfig};
 use vgpu_ring::{Bells, KeptPart, SharedArea};
-use xen_glue::{ForeignMemory, ForeignMemoryConfig, Handles, Hypervisor, PARKING_GFN, TableFrames};
+use xen_glue::{
+    Access, DomId, ForeignMap, ForeignMemory, ForeignMemoryConfig, Handles, Hypervisor, Mapping,
+    PARKING_GFN, Privcmd, PrivcmdError, Resource, TableFrames,
+};
 
 use crate::guest::{OwnDomain, SLOT};
 use crate::{Link, SimGuest, SimGuestConfig, SimHost};
@@ -20,8 +23,8 @@ use crate::{Link, SimGuest, SimGuestConfig, SimHost};
 /// What ends a thread of a killed device model.
 struct Killed;
 
-/// Burns down by a step for each store to what is kept and each effect beyond.
-/// When it is burnt, no thread takes another.
+/// Burns down by a step for each store to what is kept, each operation of the
+/// hypervisor's and each other effect. When it is burnt, no thread takes another.
 struct Fuse {
     left: AtomicU64,
     burnt: AtomicBool,
@@ -74,10 +77,40 @@ impl Kept for Fused {
     }
 }
 
+/// Its operations.
+struct FusedPrivcmd {
+    privcmd: Arc<dyn Privcmd>,
+    fuse: Arc<Fuse>,
+}
+
+impl Privcmd for FusedPrivcmd {
+    fn dm_op(&self, domid: DomId, bufs: &mut [&mut [u8]]) -> Result<(), PrivcmdError> {
+        self.fuse.step();
+        self.privcmd.dm_op(domid, bufs)
+    }
+
+    fn map_foreign(
+        &self,
+        domid: DomId,
+        gfns: &[u64],
+        access: Access,
+    ) -> Result<ForeignMap, PrivcmdError> {
+        self.privcmd.map_foreign(domid, gfns, access)
+    }
+
+    fn map_resource(&self, domid: DomId, resource: Resource) -> Result<Mapping, PrivcmdError> {
+        self.privcmd.map_resource(domid, resource)
+    }
+
+    fn restrict(&self, domid: DomId) -> Result<(), PrivcmdError> {
+        self.privcmd.restrict(domid)
+    }
+}
+
 /// What one device model after the other is made with.
 struct Succession {
     xen: fake_xen::FakeXen,
-    domain: xen_glue::DomId,
+    domain: DomId,
     config: ServerConfig,
     area: SharedArea,
     bells: Bells,
@@ -96,6 +129,13 @@ impl Succession {
             what: "open Xen",
             source: std::io::Error::other(e),
         })?;
+        let handles = Handles {
+            privcmd: Arc::new(FusedPrivcmd {
+                privcmd: handles.privcmd,
+                fuse: Arc::clone(&fuse),
+            }),
+            ..handles
+        };
         let bells = self
             .bells
             .try_clone()

@@ -21,13 +21,14 @@
 //!
 //! That leaves writes that begin after that instant: those that came before the
 //! change of the type are in their slots when it is done, unanswered, and then
-//! the frame is protected again before anyone answers.
+//! the frame is protected again before anyone answers. Whoever takes the place
+//! of a device model that died does that first, since it may have died there.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::{DeviceModelError, Extent, IoreqServer, MemType};
-use crate::{IoreqPage, IoreqState};
+use crate::{Errno, IoreqPage, IoreqState};
 
 /// How long vCPUs may take to fetch answers. Those of a paused domain do not.
 const FETCH: Duration = Duration::from_micros(200);
@@ -90,6 +91,36 @@ impl IoreqServer {
             }
         }
         Ok(left)
+    }
+
+    /// Protects again each frame to which a request in a slot writes. For one
+    /// who takes the place of a device model that may have died in
+    /// [`Self::let_go`] or [`Self::end_claim`], before it answers any request.
+    /// A request that an instruction sent when its frame was protected is in
+    /// its slot still then, since nobody has answered it. Frames that are
+    /// protected stay so, and the server may have a claim or not; afterwards
+    /// it has one, if there is such a frame. `is_memory` as in
+    /// [`Self::end_claim`].
+    pub fn protect_again(&self, page: &IoreqPage, is_memory: impl Fn(u64) -> bool) {
+        let frames: Vec<u64> = written(page)
+            .into_iter()
+            .filter(|g| is_memory(*g))
+            .collect();
+        if frames.is_empty() {
+            return;
+        }
+        if let Err(e) = self.claim_write_protection()
+            && e.errno != Errno::EBUSY
+        {
+            log::warn!("a vCPU writes to a frame that may have become RAM: {e}");
+        }
+        for gfn in frames {
+            // Xen refuses it for one that is protected.
+            match self.set_type(gfn, MemType::WriteProtected) {
+                Ok(()) => log::info!("frame {gfn:#x} is protected again until a write to it ends"),
+                Err(e) => log::debug!("{e}"),
+            }
+        }
     }
 
     /// Ends this server's claim of write protection and makes every protected

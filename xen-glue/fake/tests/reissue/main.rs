@@ -1,11 +1,13 @@
 //! What becomes of an instruction when the frame it writes to becomes RAM
 //! before it has its answer, as Xen 4.17.5's arch/x86/hvm/emulate.c has it.
 
+mod dying;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, Stopped, Vcpu};
+use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, MortalPrivcmd, Stopped, Vcpu};
 use guest_memory::Gfn;
 use xen_glue::{
     DeviceModel, Extent, Hypervisor, IoKind, IoreqPage, IoreqServer, IoreqState, MemType,
@@ -17,7 +19,9 @@ const BASE: u64 = 0xf000_0000;
 const AT: u64 = 0x5000;
 
 struct DeviceModelOfOne {
+    xen: FakeXen,
     domain: Domain,
+    privcmd: Arc<MortalPrivcmd>,
     model: DeviceModel,
     server: IoreqServer,
     page: Arc<IoreqPage>,
@@ -35,24 +39,43 @@ impl DeviceModelOfOne {
     fn new() -> Self {
         let xen = FakeXen::new();
         let domain = xen.create_domain(DomainConfig::default()).unwrap();
-        let model = DeviceModel::new(xen.open_privcmd().unwrap(), domain.id());
-        let server = model.create_ioreq_server().unwrap();
-        let page = Arc::new(server.map_page(1).unwrap());
-        server.set_enabled(true).unwrap();
-        server.map_mmio(&(BASE..=BASE + 0xfff)).unwrap();
-        server.claim_write_protection().unwrap();
-        model
+        let dm = Self::serving(xen, domain, |model| model.create_ioreq_server().unwrap());
+        dm.server.map_mmio(&(BASE..=BASE + 0xfff)).unwrap();
+        dm.server.claim_write_protection().unwrap();
+        dm.model
             .set_mem_type(extent(), MemType::WriteProtected)
             .unwrap();
+        dm
+    }
+
+    fn serving(
+        xen: FakeXen,
+        domain: Domain,
+        server: impl FnOnce(&DeviceModel) -> IoreqServer,
+    ) -> Self {
+        let privcmd = MortalPrivcmd::new(xen.open_privcmd().unwrap());
+        let model = DeviceModel::new(privcmd.clone(), domain.id());
+        let server = server(&model);
+        let page = Arc::new(server.map_page(1).unwrap());
+        server.set_enabled(true).unwrap();
         let events = xen.open_event_channels().unwrap();
         let requests = VcpuIoreqs::bind(Arc::clone(&page), 0, events, domain.id()).unwrap();
         Self {
+            xen,
             domain,
+            privcmd,
             model,
             server,
             page,
             requests,
         }
+    }
+
+    /// Another one that takes its place.
+    fn successor(self) -> Self {
+        drop(self.requests);
+        let id = self.server.into_id();
+        Self::serving(self.xen, self.domain, |model| model.attach_ioreq_server(id))
     }
 
     /// Does what the vCPU asks, but calls `release` between a write to the
