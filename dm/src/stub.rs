@@ -10,7 +10,7 @@ pub mod init;
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, anyhow};
-use grant_area::{GrantedArea, GrantedControl, LentArea, Loan, Offer};
+use grant_area::{GrantedArea, GrantedControl, LentArea, Lifeline, Loan, Offer};
 use serde::{Deserialize, Serialize};
 use vgpu_control::{Connection, PipeConnection, STUB_FAILED, STUB_FOLDER, STUB_OFFER};
 use vgpu_ring::AreaConfig;
@@ -46,15 +46,21 @@ impl Holder {
         Ok(Self { area })
     }
 
+    /// Tells when dom0 comes and goes.
+    pub fn lifeline(&self) -> Lifeline {
+        self.area.lifeline()
+    }
+
     /// Lends the area to the device model at the other end of `connection`,
-    /// number `serial` of this domain.
+    /// number `serial` of this domain, started when dom0 had come `comings` times.
     ///
     /// # Errors
     /// When it is gone.
-    pub fn lend(&self, connection: &Connection, serial: u32) -> anyhow::Result<()> {
+    pub fn lend(&self, connection: &Connection, serial: u32, comings: u32) -> anyhow::Result<()> {
         let (area, life) = self.area.offer();
         let offer = Offer {
             serial,
+            comings,
             area,
             life,
             control: area,

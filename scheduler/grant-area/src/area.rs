@@ -95,10 +95,12 @@ pub struct MappedArea {
     region: Region,
     bell: Arc<PortBell>,
     life: Arc<PortBell>,
+    coming: u32,
 }
 
 impl MappedArea {
-    /// The area that the domain `domid` offers.
+    /// The area that the domain `domid` offers. Whoever granted it is told that
+    /// somebody came.
     ///
     /// # Errors
     /// [`GrantAreaError`] for whatever is not acceptable in the offer or
@@ -113,16 +115,24 @@ impl MappedArea {
         let area = Area::check(region.words.clone())?;
         let bell = PortBell::bind(xen, domid, offer.port)?;
         let life = PortBell::bind(xen, domid, life)?;
-        region.begin(life.port())?;
+        let coming = region.begin(life.port())?;
         if !region.life.peer_there() {
             return Err(GrantAreaError::Gone);
         }
+        life.ring();
         Ok(Self {
             area,
             region,
             bell,
             life,
+            coming,
         })
+    }
+
+    /// How often dom0 opened this area so far, this time counted.
+    #[must_use]
+    pub fn coming(&self) -> u32 {
+        self.coming
     }
 
     /// The doorbells of [`Area::daemon_end`].
@@ -163,16 +173,16 @@ impl Deref for MappedArea {
     }
 }
 
-/// Tells of the other side's end, as a pidfd does of a process's. It holds on
-/// to the pages.
+/// Tells of the other side's end, as a pidfd does of a process's, and of dom0's
+/// coming. It holds on to the pages.
 pub struct Lifeline {
     bell: Arc<PortBell>,
     life: Life,
 }
 
 impl Lifeline {
-    /// A descriptor that becomes readable when the other side ends, and once
-    /// or twice before.
+    /// A descriptor that becomes readable when the other side ends or comes
+    /// again, and once or twice besides.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.bell.fd()
@@ -183,5 +193,12 @@ impl Lifeline {
     pub fn ended(&self) -> bool {
         self.bell.take();
         self.life.peer_gone()
+    }
+
+    /// How often the other side came; makes the descriptor not readable.
+    #[must_use]
+    pub fn comings(&self) -> u32 {
+        self.bell.take();
+        self.life.peer_comings()
     }
 }

@@ -9,8 +9,9 @@ use crate::region::link;
 /// A word whose lowest byte is 1.
 const THERE: u64 = 1;
 
-/// A word that says that somebody was there, whatever its lowest byte says.
-const CAME: u64 = 1 << 8;
+/// Where above it the word says how often somebody came, whatever its lowest byte
+/// says.
+const COMINGS: u32 = 8;
 
 /// The lives of both sides of a region, in its link page.
 #[derive(Clone)]
@@ -42,13 +43,27 @@ impl Life {
         self.own * 8
     }
 
-    pub(crate) fn begin(&self) {
-        self.words.store(self.own, THERE | CAME, Ordering::Release);
+    /// Comes, once more than whoever was this side before; how often that is.
+    pub(crate) fn begin(&self) -> u32 {
+        let before = comings(self.words.load(self.own, Ordering::Acquire));
+        // The other side may have written anything.
+        let now = before.wrapping_add(1).max(1);
+        let word = THERE | u64::from(now) << COMINGS;
+        self.words.store(self.own, word, Ordering::Release);
+        now
     }
 
     /// Says that this side goes, before its kernel does.
     pub fn end(&self) {
-        self.words.store(self.own, CAME, Ordering::Release);
+        let before = comings(self.words.load(self.own, Ordering::Acquire));
+        let word = u64::from(before) << COMINGS;
+        self.words.store(self.own, word, Ordering::Release);
+    }
+
+    /// How often the other side came.
+    #[must_use]
+    pub fn peer_comings(&self) -> u32 {
+        comings(self.words.load(self.theirs, Ordering::Acquire))
     }
 
     /// Whether the other side has come and has not gone.
@@ -61,6 +76,12 @@ impl Life {
     #[must_use]
     pub fn peer_gone(&self) -> bool {
         let theirs = self.words.load(self.theirs, Ordering::Acquire);
-        theirs & 0xff != THERE && theirs & CAME != 0
+        theirs & 0xff != THERE && comings(theirs) != 0
     }
+}
+
+/// How often somebody came, of a word.
+fn comings(word: u64) -> u32 {
+    let [_, a, b, c, d, ..] = word.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }

@@ -10,7 +10,7 @@ use xen_glue::{GrantRef, Port};
 pub const MAX_PAGES: u32 = 4096;
 
 /// Version of the offer, and of what it leads to up to the area's header.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Where one region is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,9 @@ pub struct RegionOffer {
 pub struct Offer {
     /// Which one it is: another each time a device model is started.
     pub serial: u32,
+    /// How often dom0 had opened the area when that was. A vgpud waits for a
+    /// device model that was started for it.
+    pub comings: u32,
     /// The rings, the page table and what is kept.
     pub area: RegionOffer,
     /// The port that signals the end of the device model.
@@ -64,6 +67,7 @@ impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             serial,
+            comings,
             area,
             life,
             control,
@@ -71,7 +75,8 @@ impl fmt::Display for Offer {
         let life = life.0;
         write!(
             f,
-            "version={VERSION} serial={serial} area={area} life={life} control={control}"
+            "version={VERSION} serial={serial} comings={comings} area={area} life={life} \
+             control={control}"
         )
     }
 }
@@ -116,10 +121,11 @@ impl FromStr for Offer {
         let field = |name| fields.get(name).copied().unwrap_or("");
         let version = number("version", field("version"))?;
         if version != VERSION {
-            return Err(error("version", field("version"), "1"));
+            return Err(error("version", field("version"), "2"));
         }
         Ok(Self {
             serial: number("serial", field("serial"))?,
+            comings: number("comings", field("comings"))?,
             area: region("area", field("area"))?,
             life: Port(number("life", field("life"))?),
             control: region("control", field("control"))?,
@@ -131,7 +137,7 @@ impl FromStr for Offer {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "version=1 serial=3 area=2660/9/4 life=5 control=34/8192/6";
+    const TEXT: &str = "version=2 serial=3 comings=1 area=2660/9/4 life=5 control=34/8192/6";
 
     #[test]
     fn an_offer_survives_its_text() {
@@ -145,8 +151,9 @@ mod tests {
     #[test]
     fn a_bad_field_is_named() {
         for (from, to, field) in [
-            ("version=1", "version=2", "version"),
+            ("version=2", "version=1", "version"),
             ("serial=3", "", "serial"),
+            ("comings=1", "comings=x", "comings"),
             ("2660", "1", "area"),
             ("2660", "4097", "area"),
             ("9/4", "9", "area"),

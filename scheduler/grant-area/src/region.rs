@@ -125,15 +125,14 @@ impl Region {
         }
     }
 
-    /// Begins this side's life. When it ends, our kernel clears it and signals
-    /// `port`.
-    pub(crate) fn begin(&self, port: Port) -> Result<(), GrantAreaError> {
+    /// Begins this side's life, and says how often that was. When it ends, our
+    /// kernel clears it and signals `port`.
+    pub(crate) fn begin(&self, port: Port) -> Result<u32, GrantAreaError> {
         self.held.set_unmap_notify(UnmapNotify {
             clear_byte: Some(self.life.byte()),
             send_event: Some(port),
         })?;
-        self.life.begin();
-        Ok(())
+        Ok(self.life.begin())
     }
 
     /// The region that `offer` of the domain `domid` names, mapped, with

@@ -1,8 +1,9 @@
 //! Guests that another vgpud left when it was killed or replaced.
 //!
 //! Their vCPUs and their device models went on. Each is found by its record,
-//! its shared area in the process of its QEMU, and its device model is replaced
-//! by one of this vgpud's, which goes on from what the area keeps.
+//! its shared area in the process of its QEMU or in its device model's domain,
+//! and its device model is replaced by one of this vgpud's, which goes on from
+//! what the area keeps.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -15,8 +16,10 @@ use vgpu_ring::SharedArea;
 use super::claim::Claim;
 use super::client::{check, settle};
 use super::guest::{Comes, Guest};
-use super::records::GuestRecord;
+use super::records::{GuestRecord, StubRecord};
+use super::seat::LeftSeat;
 use super::server::Shared;
+use super::stub::{StubDomain, WaitingStub};
 
 /// How long a device model may take to end that was killed.
 const KILLED: Duration = Duration::from_secs(10);
@@ -49,13 +52,42 @@ fn give_up(record: &GuestRecord, shared: &Shared) {
     {
         log::error!("domain {domid}: its device model: {e:#}");
     }
+    if let Some(stub) = &record.stub {
+        give_up_stub(stub, domid, shared);
+    }
     // Not another guest's that has its number.
-    if same_guest(record, shared).is_ok()
+    else if same_guest(record, shared).is_ok()
         && let Err(e) = shared.platform.reclaim(domid, record.server)
     {
         log::warn!("domain {domid}: {e:#}");
     }
     shared.host.records.remove(domid);
+}
+
+/// Destroys the domain of a device model, if it is still there. What it has of its
+/// guest in Xen goes only with that: Xen lets nobody else end its ioreq server.
+fn give_up_stub(stub: &StubRecord, guest: u16, shared: &Shared) {
+    if let Some(stubs) = &shared.host.stubs
+        && same_stub(stub, shared).is_ok()
+    {
+        // It ends when it is dropped, or has ended.
+        drop(StubDomain::adopt(&stubs.toolstack, stub.domid, guest));
+    }
+}
+
+/// That the number of a device model's domain is not another's by now.
+fn same_stub(stub: &StubRecord, shared: &Shared) -> anyhow::Result<()> {
+    let now = StubRecord::of(stub.domid, &*shared.platform);
+    if now != *stub {
+        let named = |uuid: &Option<String>| uuid.as_deref().unwrap_or("none").to_owned();
+        bail!(
+            "its device model's domain {} has UUID {}, wanted: {}",
+            stub.domid,
+            named(&now.uuid),
+            named(&stub.uuid)
+        );
+    }
+    Ok(())
 }
 
 fn same_guest(record: &GuestRecord, shared: &Shared) -> anyhow::Result<super::platform::Identity> {
@@ -85,16 +117,25 @@ fn adopt(record: &GuestRecord, shared: &Shared) -> anyhow::Result<()> {
         incoming: false,
     };
     let spec = check(&register, shared)?;
-    let area = find_area(record, qemu.as_fd())?;
-    let area = SharedArea::open(area)?;
     let place = shared.registry.reserve(domid);
     let place = place.context("the domain has a vGPU already")?;
-    // The rings have room for one.
-    if let Some(dm) = record.dm {
-        dm.kill(KILLED).context("its device model")?;
-    }
+    let left = match &record.stub {
+        Some(stub) => {
+            same_stub(stub, shared)?;
+            let (stub, area) = WaitingStub::adopt(shared.host.stubs()?, stub.domid, domid)?;
+            LeftSeat::Stub(Box::new(stub), area)
+        }
+        None => {
+            let area = SharedArea::open(find_area(record, qemu.as_fd())?)?;
+            // The rings have room for one.
+            if let Some(dm) = record.dm {
+                dm.kill(KILLED).context("its device model")?;
+            }
+            LeftSeat::Memory(area)
+        }
+    };
     let claim = Claim::new(spec, identity, &shared.kept);
-    let comes = Comes::Orphan(record, area);
+    let comes = Comes::Orphan(record, Box::new(left));
     let guest = Guest::start(
         &register,
         claim,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use vgpu_control::{Entry, Held, Place, Register, StartDm, State, VgpuSample};
-use vgpu_ring::{EventBell, SharedArea};
+use vgpu_control::{Entry, Held, Register, StartDm, State, VgpuSample};
+use vgpu_ring::EventBell;
 use vgpu_sched::kept::KeptShares;
 use vgpu_sched::qmp::Proxy;
 use vgpu_sched::sync::lock;
@@ -22,7 +22,7 @@ use super::process::Process;
 use super::records::{GuestRecord, Records};
 use super::replace::{Made, Models};
 use super::saving::Progress;
-use super::seat::{Seat, Taken};
+use super::seat::{LeftSeat, Seat, Taken};
 use super::server::Host;
 use super::worker::{Work, Worker};
 
@@ -59,9 +59,8 @@ pub struct Guest {
     pub(super) progress: Mutex<Progress>,
     proxy: Mutex<Option<Proxy>>,
     migration: Arc<Record>,
-    /// What a vgpud to come needs; nothing where the shared area is a stub
-    /// domain's.
-    left: Option<Left>,
+    /// What a vgpud to come needs.
+    left: Left,
     adopted: bool,
     /// From the request for it to its device model's being attached.
     attaching: Duration,
@@ -69,7 +68,8 @@ pub struct Guest {
 
 /// What is left to a vgpud to come.
 struct Left {
-    area: OwnedFd,
+    /// The shared area, if that is memory of dom0.
+    area: Option<OwnedFd>,
     record: Mutex<GuestRecord>,
     records: Records,
 }
@@ -80,8 +80,8 @@ pub enum Comes<'a> {
     New,
     /// It goes on from what was saved of its vGPU.
     Arriving(&'a Arriving),
-    /// It was another vgpud's, which left this record and its shared area.
-    Orphan(&'a GuestRecord, SharedArea),
+    /// It was another vgpud's, which left this record and its device model's seat.
+    Orphan(&'a GuestRecord, Box<LeftSeat>),
 }
 
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
@@ -108,17 +108,17 @@ impl Guest {
     ) -> anyhow::Result<Self> {
         let began = Instant::now();
         let domid = register.domid;
-        let (area, arriving, orphan) = match comes {
+        let (left, arriving, orphan) = match comes {
             Comes::New => (None, None, None),
             Comes::Arriving(arriving) => (None, Some(arriving), None),
-            Comes::Orphan(record, area) => (Some(area), None, Some(record)),
+            Comes::Orphan(record, left) => (Some(*left), None, Some(record)),
         };
         let restored = arriving.map(|a| &a.saved);
         if let Some(saved) = restored {
             saved.fits(&platform.gpu().to_string())?;
         }
         let watched = qemu.open().context("cannot watch the client")?;
-        let Taken { seat, ours, wake } = Seat::take(host, claim.spec(), domid, area)?;
+        let Taken { seat, ours, wake } = Seat::take(host, claim.spec(), domid, left)?;
         let sink = RingSink::new(ours.events, wake);
         let fate = sink.fate();
         let share = claim.spec().share;
@@ -198,26 +198,22 @@ impl Guest {
         if let Some(arriving) = arriving {
             migration::loaded(&migration, arriving.times.as_ref(), began.elapsed());
         }
-        let left = match (area, dm.place()) {
-            (Some(area), Place::Process(pid)) => {
-                let record = GuestRecord {
-                    uuid: claim.uuid().map(ToString::to_string),
-                    vgpu: claim.configured().to_string(),
-                    qmp: register.qmp.clone(),
-                    dm: Process::of(pid).ok(),
-                    server: dm.server(),
-                    area: rustix::fs::fstat(&area)?.st_ino,
-                    table_in_ram: vgpu.table().gfn().is_some(),
-                    ..GuestRecord::new(domid, qemu)
-                };
-                host.records.write(&record)?;
-                Some(Left {
-                    area,
-                    record: Mutex::new(record),
-                    records: host.records.clone(),
-                })
-            }
-            _ => None,
+        let inode = area.as_ref().map(rustix::fs::fstat).transpose()?;
+        let mut record = GuestRecord {
+            uuid: claim.uuid().map(ToString::to_string),
+            vgpu: claim.configured().to_string(),
+            qmp: register.qmp.clone(),
+            server: dm.server(),
+            area: inode.map_or(0, |stat| stat.st_ino),
+            table_in_ram: vgpu.table().gfn().is_some(),
+            ..GuestRecord::new(domid, qemu)
+        };
+        record.runs_at(dm.place(), platform);
+        host.records.write(&record)?;
+        let left = Left {
+            area,
+            record: Mutex::new(record),
+            records: host.records.clone(),
         };
         Ok(Self {
             domid,
@@ -245,32 +241,22 @@ impl Guest {
     /// # Errors
     /// When the process has no more descriptors.
     pub fn area(&self) -> std::io::Result<Option<OwnedFd>> {
-        let area = self.left.as_ref().map(|left| left.area.try_clone());
+        let area = self.left.area.as_ref().map(OwnedFd::try_clone);
         area.transpose()
-    }
-
-    /// Whether another vgpud can take it over.
-    pub fn outlives_us(&self) -> bool {
-        self.left.is_some()
     }
 
     /// Notes what changed for a vgpud to come.
     pub(super) fn note(&self, change: impl FnOnce(&mut GuestRecord)) {
-        let Some(left) = &self.left else {
-            return;
-        };
-        let mut record = lock(&left.record);
+        let mut record = lock(&self.left.record);
         change(&mut record);
-        if let Err(e) = left.records.write(&record) {
+        if let Err(e) = self.left.records.write(&record) {
             log::warn!("domain {}: {e:#}", self.domid);
         }
     }
 
     /// The guest is no more: no vgpud to come needs to know of it.
     pub fn forget(&self) {
-        if let Some(left) = &self.left {
-            left.records.remove(self.domid);
-        }
+        self.left.records.remove(self.domid);
     }
 
     /// Its migration. It must be [connected](Record::connect) to be of use.

@@ -16,10 +16,11 @@ use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use vgpu_control::QmpSockets;
+use vgpu_control::{Place, QmpSockets};
 use vgpu_ring::AreaWords;
 use vgpu_sched::flights::{FlightLog, KeptWords, LOG_WORDS};
 
+use super::platform::Platform;
 use super::process::Process;
 
 /// The longest record, in bytes: two paths and small fields.
@@ -48,11 +49,14 @@ pub struct GuestRecord {
     pub qmp: Option<QmpSockets>,
     /// Its QEMU.
     pub qemu: Process,
-    /// Its device model.
+    /// Its device model, if that is a process of dom0.
     pub dm: Option<Process>,
+    /// Its device model's domain, if that has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stub: Option<StubRecord>,
     /// The id of its ioreq server.
     pub server: u16,
-    /// Inode of the shared area's memfd.
+    /// Inode of the shared area's memfd; 0 if it is memory of a stub domain.
     pub area: u64,
     /// Its page table is RAM of its own.
     pub table_in_ram: bool,
@@ -71,10 +75,42 @@ impl GuestRecord {
             qmp: None,
             qemu,
             dm: None,
+            stub: None,
             server: 0,
             area: 0,
             table_in_ram: false,
             failure: None,
+        }
+    }
+}
+
+impl GuestRecord {
+    /// Notes where its device model runs.
+    pub fn runs_at(&mut self, place: Place, platform: &dyn Platform) {
+        (self.dm, self.stub) = match place {
+            Place::Process(pid) => (Process::of(pid).ok(), None),
+            Place::Domain(domid) => (None, Some(StubRecord::of(domid, platform))),
+        };
+    }
+}
+
+/// A device model's own domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StubRecord {
+    /// Its number.
+    pub domid: u16,
+    /// Which domain of that number.
+    pub uuid: Option<String>,
+}
+
+impl StubRecord {
+    /// The domain that has this number now.
+    pub fn of(domid: u16, platform: &dyn Platform) -> Self {
+        let uuid = platform.identify(domid).uuid;
+        Self {
+            domid,
+            uuid: uuid.as_ref().map(ToString::to_string),
         }
     }
 }

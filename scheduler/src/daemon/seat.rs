@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Context;
+use grant_area::MappedArea;
 use vgpu_config::VgpuSpec;
 use vgpu_control::StartDm;
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, EventBell, SharedArea};
@@ -22,6 +23,14 @@ pub enum Seat {
     Stub(Box<WaitingStub>),
 }
 
+/// What another vgpud left of a guest's device model.
+pub enum LeftSeat {
+    /// The area, in memory of dom0.
+    Memory(SharedArea),
+    /// A domain of its own, and the area that it grants.
+    Stub(Box<WaitingStub>, MappedArea),
+}
+
 /// A seat, and vgpud's end of its area.
 pub struct Taken {
     /// The seat.
@@ -33,9 +42,9 @@ pub struct Taken {
 }
 
 impl Seat {
-    /// Takes the seat that `spec` wants for the guest `domid`. In a domain of
-    /// its own the device model is running then. An area that another vgpud
-    /// `left` is of a device model in dom0, and goes on.
+    /// Takes the seat that `spec` wants for the guest `domid`, or the one that
+    /// another vgpud `left`. In a domain of its own the device model is running
+    /// then.
     ///
     /// # Errors
     /// What there is too little of, or why the domain did not come up.
@@ -43,19 +52,29 @@ impl Seat {
         host: &Host,
         spec: &VgpuSpec,
         domid: u16,
-        left: Option<SharedArea>,
+        left: Option<LeftSeat>,
     ) -> anyhow::Result<Taken> {
-        if left.is_none() && spec.stub.unwrap_or(host.stub_default) {
-            let stubs = host.stubs.as_ref();
-            let stubs = stubs.context("this vgpud makes no domains for device models")?;
-            let (stub, area) = WaitingStub::start(stubs, domid)?;
-            let bells = area.bells()?;
-            return Ok(Taken {
-                seat: Self::Stub(Box::new(stub)),
-                wake: bells.submit.try_clone()?,
-                ours: area.daemon_end(bells),
-            });
-        }
+        let left = match left {
+            Some(LeftSeat::Stub(stub, area)) => {
+                let bells = area.bells()?;
+                return Ok(Taken {
+                    seat: Self::Stub(stub),
+                    wake: bells.submit.try_clone()?,
+                    ours: area.resumed_daemon_end(bells),
+                });
+            }
+            None if spec.stub.unwrap_or(host.stub_default) => {
+                let (stub, area) = WaitingStub::start(host.stubs()?, domid)?;
+                let bells = area.bells()?;
+                return Ok(Taken {
+                    seat: Self::Stub(Box::new(stub)),
+                    wake: bells.submit.try_clone()?,
+                    ours: area.daemon_end(bells),
+                });
+            }
+            Some(LeftSeat::Memory(area)) => Some(area),
+            None => None,
+        };
         let (ours, bells) = Bells::for_device_model()?;
         let wake = ours.submit.try_clone()?;
         let (area, ours) = match left {

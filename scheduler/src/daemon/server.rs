@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use anyhow::Context;
 use vgpu_control::{Listener, Step};
 use vgpu_sched::kept::KeptShares;
 
@@ -61,6 +62,17 @@ pub struct Host {
     pub limits: Limits,
     /// What is known of guests while they run, for the next daemon.
     pub records: Records,
+}
+
+impl Host {
+    /// How domains for device models are made.
+    ///
+    /// # Errors
+    /// When they are not made here.
+    pub fn stubs(&self) -> anyhow::Result<&Stubs> {
+        let stubs = self.stubs.as_ref();
+        stubs.context("this vgpud makes no domains for device models")
+    }
 }
 
 /// What all clients' threads share.
@@ -136,16 +148,7 @@ impl Daemon {
     pub fn leave(self) {
         self.listener.close();
         let guests = self.shared.registry.guests();
-        let (left, ended): (Vec<_>, Vec<_>) = guests.iter().partition(|g| g.outlives_us());
-        for guest in &ended {
-            // Only its own device model can let go of the guest.
-            log::warn!(
-                "domain {}: its device model has a domain of its own; the vGPU ends",
-                guest.domid
-            );
-            guest.dm().stop();
-        }
-        log::info!("{} guests are left to the next vgpud", left.len());
+        log::info!("{} guests are left to the next vgpud", guests.len());
         // What would end them is not run.
         std::mem::forget(self);
     }

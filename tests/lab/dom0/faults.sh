@@ -144,12 +144,18 @@ other_config() {
     for line in "$@"; do echo "$line"; done >>"$file"
 }
 
+# vgpu_config NAME KEY=VALUE: g1's with this in its vgpu= line, as xl-vgpu rewrites
+# it for `xl create`: what `-C` names goes to the target as it is.
+vgpu_config() {
+    args=$(sed -n 's/^device_model_args_hvm = \[\(.*\)\]/\1, /p' /lab/g1.cfg)
+    spec=$(vgpu_line "$2,msi=off" | sed 's/.*\["//; s/"\].*//')
+    other_config "$1" 'device_model_override = "/opt/vgpu/bin/vgpu-launcher"' \
+        'device_model_version = "qemu-xen"' "device_model_args_hvm = [$args\"-vgpu\", \"$spec\"]"
+}
+
 # Its BAR would be another.
 fault_aperture() {
-    args=$(sed -n 's/^device_model_args_hvm = \[\(.*\)\]/\1, /p' /lab/g1.cfg)
-    spec=$(vgpu_line aperture=128,msi=off | sed 's/.*\["//; s/"\].*//')
-    other_config aperture 'device_model_override = "/opt/vgpu/bin/vgpu-launcher"' \
-        'device_model_version = "qemu-xen"' "device_model_args_hvm = [$args\"-vgpu\", \"$spec\"]"
+    vgpu_config aperture aperture=128
     attempt "$receiver" -C /lab/g1-aperture.cfg
 }
 

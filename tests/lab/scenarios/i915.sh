@@ -85,6 +85,7 @@ memory both
 if [ -n "$g2_option" ]; then
     stage "g2: register reads, with g1 beside at rest"
     guest_do g2 300 i915 mmio $mmio_rounds
+    vgpud_anew
 fi
 
 stage "both guests go"

@@ -124,8 +124,7 @@ done
 # to_kind TAG KEY=VALUE: to a device model of the other kind.
 to_kind() {
     stage "xl migrate g1: $1"
-    sed '/^vgpu/d' /lab/g1.cfg >"/lab/g1-$1.cfg"
-    vgpu_line "$2,msi=off" >>"/lab/g1-$1.cfg"
+    vgpu_config "$1" "$2"
     timeout 240 xl migrate -s '' -C "/lab/g1-$1.cfg" g1 "$receiver" >"/results/xl-migrate-$1.txt" 2>&1
     fact "migrate-exit/$1" $?
     alive g1 "$1"

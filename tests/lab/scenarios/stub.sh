@@ -9,6 +9,29 @@ stub_here() {
     ask stub-list list --json
 }
 
+# again HOW TAG SIGNAL: vgpud ends by SIGNAL while g1 works, and the next one
+# takes both guests over.
+again() {
+    stage "g1 works, and vgpud is $1"
+    guest_start g1 i915 igt "$2" gem_exec_store basic 120
+    work=$sequence
+    sleep 1
+    kill "-$3" "$vgpud_pid"
+    wait "$vgpud_pid" 2>/dev/null
+    start=$(uptime_now)
+    start_vgpud
+    fact "adopted-seconds/$2" "$(since "$start")"
+    ask "adopted/$2" list --json
+    guest_wait g1 "^LAB end $work " 180 "end of gem_exec_store with another vgpud"
+}
+
+# vgpud_anew: vgpud is killed, and stopped as a service manager does it.
+vgpud_anew() {
+    again killed killed KILL
+    again stopped stopped TERM
+    guest_do g1 120 i915 report
+}
+
 g2_option=stub=0
 . /lab/scenarios/i915.sh
 stubs_end

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use grant_area::Lifeline;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vgpu_ring::{Doorbell, Event, PipeError, PipeLimits, Request, Wake};
 
 use crate::world::{DOM0, World};
@@ -16,6 +17,11 @@ const MOST: PipeLimits = PipeLimits {
 /// Whether it says the end, however often it speaks.
 fn ended(lifeline: &Lifeline) -> bool {
     lifeline.ended()
+}
+
+fn readable(lifeline: &Lifeline) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(lifeline.fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
 }
 
 #[test]
@@ -75,9 +81,13 @@ fn a_daemon_that_ends_is_noticed_and_another_can_come() {
     let before = world.left();
     let lifeline = device.area.lifeline();
     assert!(!ended(&lifeline));
-    for _ in 0..3 {
+    for coming in 1..4 {
         let daemon = world.daemon(&device.offer);
         assert!(device.area.life().peer_there());
+        // Told by an event: whoever waits looks.
+        assert!(readable(&lifeline));
+        assert_eq!((daemon.area.coming(), lifeline.comings()), (coming, coming));
+        assert!(!readable(&lifeline));
         assert!(!ended(&lifeline));
         let mut control = device.control.end().unwrap();
         let waits = thread::spawn(move || control.recv(MOST, None));

@@ -46,6 +46,7 @@ impl World {
         let (region, life) = area.offer();
         let offer = Offer {
             serial: 1,
+            comings: 0,
             area: region,
             life,
             control: control.offer(),

@@ -19,6 +19,9 @@ use xen_glue::{DomId, Hypervisor};
 use super::{StubDomain, Stubs};
 use crate::daemon::device_model::{Attached, DeviceModel, LIMIT};
 
+/// Between two looks whether what a process had open is closed.
+const CLOSING: Duration = Duration::from_millis(20);
+
 /// A device model's domain that runs, and waits to be told what to serve.
 pub struct WaitingStub {
     domain: StubDomain,
@@ -39,7 +42,7 @@ impl WaitingStub {
         let began = Instant::now();
         let until = began + stubs.config.limit;
         let domain = StubDomain::start(&stubs.toolstack, &stubs.config, guest)?;
-        let offer = domain.offer(None, until)?;
+        let offer = domain.offer(|_| true, until)?;
         let domid = DomId(domain.domid());
         let took = began.elapsed().as_secs_f64();
         log::info!("domain {guest}: its device model's {domid} is up after {took:.2} s");
@@ -55,6 +58,47 @@ impl WaitingStub {
             talk,
             xen: Arc::clone(&stubs.xen),
             limit: stubs.config.limit,
+            until,
+        };
+        Ok((waiting, area))
+    }
+
+    /// Takes over the domain `domid`, which another vgpud made for a device model
+    /// of `guest`. Its area is opened anew; the first process there sees that and
+    /// has another device model take the place of the one that the other vgpud
+    /// talked to.
+    ///
+    /// # Errors
+    /// How the domain ended, or what of its offers is not acceptable; it is
+    /// destroyed then.
+    pub fn adopt(stubs: &Stubs, domid: u16, guest: u16) -> anyhow::Result<(Self, MappedArea)> {
+        let limit = stubs.config.limit;
+        let until = Instant::now() + limit;
+        let domain = StubDomain::adopt(&stubs.toolstack, domid, guest)?;
+        let domid = DomId(domid);
+        let offer = domain.offer(|_| true, until)?;
+        let what = || format!("what {domid} offers");
+        let area = loop {
+            match MappedArea::open(&*stubs.xen, domid, &offer.area, offer.life) {
+                Ok(area) => break area,
+                // What the other vgpud had open goes a moment after it.
+                Err(GrantAreaError::Channel(e)) if Instant::now() < until => {
+                    log::debug!("{domid}: {e}");
+                    thread::sleep(CLOSING);
+                }
+                Err(e) => return Err(e).with_context(what),
+            }
+        };
+        // Not one from before, which is about to end.
+        let offer = domain.offer(|offer| offer.comings == area.coming(), until)?;
+        let talk = Talk::open(&*stubs.xen, domid, &offer).with_context(what)?;
+        let waiting = Self {
+            domain,
+            serial: offer.serial,
+            lifeline: area.lifeline(),
+            talk,
+            xen: Arc::clone(&stubs.xen),
+            limit,
             until,
         };
         Ok((waiting, area))
@@ -313,7 +357,7 @@ impl DeviceModel for DmStub {
         let until = Instant::now() + self.limit;
         let domid = DomId(self.domid);
         let offer = match &*lock(&self.domain) {
-            Some(domain) => domain.offer(Some(self.serial), until)?,
+            Some(domain) => domain.offer(|offer| offer.serial != self.serial, until)?,
             None => bail!("{domid} is gone"),
         };
         let talk = Talk::open(&*self.xen, domid, &offer);

@@ -82,23 +82,41 @@ impl StubDomain {
         Ok(stub)
     }
 
+    /// The domain `domid`, which another daemon made for a device model of
+    /// `guest`. It runs.
+    ///
+    /// # Errors
+    /// How it ended; what is left of it is destroyed.
+    pub fn adopt(toolstack: &Arc<dyn Toolstack>, domid: u16, guest: u16) -> anyhow::Result<Self> {
+        if toolstack.state(domid)? == DomainState::Gone {
+            bail!("domain {domid} was destroyed");
+        }
+        let stub = Self {
+            toolstack: Arc::clone(toolstack),
+            domid,
+            guest,
+        };
+        stub.alive()?;
+        Ok(stub)
+    }
+
     /// Its number.
     pub fn domid(&self) -> u16 {
         self.domid
     }
 
-    /// What its device model offers, once that is not the offer `after`.
+    /// What its device model offers, once that is an offer that is `wanted`.
     ///
     /// # Errors
     /// When it ends, fails, or takes longer than `until`.
-    pub fn offer(&self, after: Option<u32>, until: Instant) -> anyhow::Result<Offer> {
+    pub fn offer(&self, wanted: impl Fn(&Offer) -> bool, until: Instant) -> anyhow::Result<Offer> {
         let domid = self.domid;
         let mut watch = self.toolstack.watch(&folder(domid))?;
         loop {
             let node = |name| self.toolstack.read(&format!("{}/{name}", folder(domid)));
             if let Some(text) = node(vgpu_control::STUB_OFFER)? {
                 let offer: Offer = text.parse().with_context(|| format!("domain {domid}"))?;
-                if after != Some(offer.serial) {
+                if wanted(&offer) {
                     return Ok(offer);
                 }
             }

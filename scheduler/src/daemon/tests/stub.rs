@@ -21,6 +21,8 @@ use xen_glue::{DomId, DomainState};
 use super::Fixture;
 use crate::daemon::stub::{DomainPlan, StubConfig, Stubs, Toolstack, Watch};
 
+mod adopting;
+
 /// A bell that changes ring.
 struct Bell(EventBell);
 
@@ -138,7 +140,7 @@ impl DeviceModel {
             }
             "nonsense" => {
                 let node = format!("{}/{STUB_OFFER}", self.folder);
-                return self.store.write(&node, "version=1 serial=x");
+                return self.store.write(&node, "version=2 serial=x");
             }
             "crashes" => {
                 return self.store.change(|tree| {
@@ -153,6 +155,7 @@ impl DeviceModel {
         let (region, life) = area.offer();
         let offer = Offer {
             serial: 0,
+            comings: 0,
             area: region,
             life,
             control: pipe.offer(),
@@ -199,6 +202,7 @@ impl DeviceModel {
         let pipe = GrantedControl::create(&self.xen, DomId(0)).unwrap();
         let offer = Offer {
             serial: 1,
+            comings: 0,
             control: pipe.offer(),
             ..offer
         };
@@ -304,6 +308,13 @@ fn a_device_model_in_its_own_domain_serves_and_goes_with_the_guest() {
     let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     assert_eq!(tree["device"]["pci"], "8086:1616");
     assert_eq!(tree["processes"]["ioreq_server"], 4);
+    // Another vgpud would find it.
+    let record = std::fs::read(w.f.dir.join("run/guest-9")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(
+        json!({"domain": record["stub"]["domid"]}),
+        json!(list[0].dm)
+    );
     drop(qemu);
     let notes = w.notes(2);
     assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());

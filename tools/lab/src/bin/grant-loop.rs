@@ -73,6 +73,7 @@ fn offer() -> anyhow::Result<Device> {
     let (region, life) = area.offer();
     let offer = Offer {
         serial: 0,
+        comings: 0,
         area: region,
         life,
         control: control.offer(),

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Verdict, i915, teardown};
+use super::{Verdict, i915, igt, teardown};
 use crate::facts::{Facts, Report};
 use crate::scenario::Form;
 
@@ -35,6 +35,37 @@ fn most(what: &str, value: Option<f64>, allowed: f64) -> Option<String> {
     }
 }
 
+/// How vgpud ended while both guests were there.
+const ENDS: [&str; 2] = ["killed", "stopped"];
+
+/// What is wrong with how the vgpud after that took them over.
+fn not_adopted(facts: &Facts, end: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    match facts.dom0.json(&format!("adopted/{end}")) {
+        Ok(list) => {
+            let of = |guest: usize, what: &str| list.pointer(&format!("/{guest}/{what}"));
+            for guest in 0..2 {
+                let whole = of(guest, "adopted") == Some(&json!(true))
+                    && of(guest, "state") == Some(&json!("running"));
+                if !whole {
+                    wrong.push(format!("adopted/{end}: vgpuctl list has {list}"));
+                    break;
+                }
+            }
+            let now = of(0, "dm/domain").and_then(Value::as_u64);
+            if stub(&facts.dom0).is_ok_and(|before| now != Some(before)) {
+                wrong.push(format!("adopted/{end}: another stub domain in {list}"));
+            }
+        }
+        Err(e) => wrong.push(e),
+    }
+    let work = igt::outcome(&facts.guest("g1"), end, "gem_exec_store", "basic");
+    if work != igt::Outcome::Success {
+        wrong.push(format!("adopted/{end}: gem_exec_store: {}", work.text()));
+    }
+    wrong
+}
+
 /// Judges the run.
 pub fn judge(facts: &Facts, form: Form) -> Verdict {
     let dom0 = &facts.dom0;
@@ -51,6 +82,9 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         failures.push("stub_boot_s was not told".into());
     }
     failures.extend(stub(dom0).err());
+    for end in ENDS {
+        failures.extend(not_adopted(facts, end));
+    }
     failures.extend(teardown::stubs(dom0));
     let in_stub = i915::read_us(&facts.guest("g1"), "vgpu");
     let in_dom0 = i915::read_us(&facts.guest("g2"), "vgpu");
@@ -65,6 +99,11 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         keys.insert("stub_memory_mb".into(), json!(memory));
         keys.insert("stub_image_kib".into(), json!(image));
         keys.insert("stub_boot_s".into(), json!(boot));
+        let seconds = ENDS.map(|end| dom0.number(&format!("adopted-seconds/{end}")));
+        keys.insert(
+            "adopted_s".into(),
+            json!({ "killed": seconds[0], "stopped": seconds[1] }),
+        );
         keys.insert(
             "mmio_read_us_vgpu".into(),
             json!({ "stub": in_stub, "dom0": in_dom0 }),
@@ -87,13 +126,29 @@ LAB+ inspect/g1-probe {\"attach_seconds\": 9.5}
 LAB stubs-left 0
 LAB stub-nodes-left 0
 ";
+    const BOTH: &str = "[{\"adopted\": true, \"state\": \"running\", \"dm\": {\"domain\": 2}}, \
+         {\"adopted\": true, \"state\": \"running\", \"dm\": {\"process\": 7}}]";
+
+    /// What dom0 says of the vgpuds that took the guests over.
+    fn adopted() -> String {
+        let of = |end: &str| {
+            format!(
+                "LAB adopted-seconds/{end} 3.5\nLAB adopted/{end}-status 0\n\
+                 LAB+ adopted/{end} {BOTH}\n"
+            )
+        };
+        ENDS.map(of).concat()
+    }
 
     fn facts(dom0: &str, in_stub: &str) -> Facts {
         let mut facts = Facts {
             dom0: Report::parse(dom0),
             ..Facts::default()
         };
-        let read = |us: &str| Report::parse(&format!("LAB mmio/vgpu {us} 1 2000 20\n"));
+        let read = |us: &str| {
+            let ran = ENDS.map(|end| format!("LAB {end}-exit/gem_exec_store@basic 0 1 2\n"));
+            Report::parse(&format!("LAB mmio/vgpu {us} 1 2000 20\n{}", ran.concat()))
+        };
         facts.add_guest("g1", read(in_stub));
         facts.add_guest("g2", read("1000"));
         facts
@@ -108,11 +163,12 @@ LAB stub-nodes-left 0
 
     #[test]
     fn a_whole_run_has_its_figures() {
-        let facts = facts(DOM0, "1300");
+        let facts = facts(&(DOM0.to_owned() + &adopted()), "1300");
         assert_eq!(failures(&facts), [""; 0]);
         let result = judge(&facts, Form::Short).result;
         assert_eq!(result["stub_memory_mb"], 64.0);
         assert_eq!(result["stub_boot_s"], 9.5);
+        assert_eq!(result["adopted_s"]["killed"], 3.5);
         let reads = json!({ "stub": 1300.0, "dom0": 1000.0 });
         assert_eq!(result["mmio_read_us_vgpu"], reads);
     }
@@ -124,7 +180,7 @@ LAB stub-nodes-left 0
             .replace("domain\": 2", "process\": 7")
             .replace("stubs-left 0", "stubs-left 1");
         assert_eq!(
-            failures(&facts(&dom0, "8100")),
+            failures(&facts(&(dom0 + &adopted()), "8100")),
             [
                 "stub_memory_mb: 96, allowed are 88",
                 "stub: vgpuctl list has {\"dm\":{\"process\":7},\"domid\":1}, expected a domain",
@@ -133,6 +189,29 @@ LAB stub-nodes-left 0
             ]
         );
         let missing = failures(&facts("", "1300"));
-        assert_eq!(missing.len(), 6, "{missing:?}");
+        assert_eq!(missing.len(), 8, "{missing:?}");
+    }
+
+    #[test]
+    fn a_guest_that_is_not_taken_over_is_named() {
+        for (from, to, expected) in [
+            (
+                "\"adopted\": true",
+                "\"adopted\": false",
+                "vgpuctl list has",
+            ),
+            ("running", "failed", "vgpuctl list has"),
+            ("domain\": 2", "domain\": 4", "another stub domain in"),
+        ] {
+            let dom0 = DOM0.to_owned() + &adopted().replace(from, to);
+            let said = failures(&facts(&dom0, "1300"));
+            assert!(said.len() >= ENDS.len(), "{said:?}");
+            for (said, end) in said.iter().zip(ENDS) {
+                assert!(
+                    said.starts_with(&format!("adopted/{end}: {expected}")),
+                    "{said}"
+                );
+            }
+        }
     }
 }
