@@ -193,6 +193,7 @@ impl Vgpu {
             // A guest can flood its port; it loses the engine until it
             // resets it.
             Err(LoadError::Full) => {
+                slot.counters.refused.add(1);
                 let first = Element { seq, element: 0 };
                 self.fault(engine, &mut lane, first, FaultReason::Exhausted, 0);
             }
