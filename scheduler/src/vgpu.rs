@@ -8,7 +8,7 @@ mod saving;
 mod tracked;
 mod worker;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use gen8::csb::Descriptor;
@@ -39,6 +39,26 @@ struct LaneSlot {
     lane: Mutex<Lane>,
     counters: Counters,
     registers: Arc<Mutex<RegisterFile>>,
+    /// What preparing an element takes as a rule, nanoseconds.
+    prepare_ns: AtomicU64,
+}
+
+/// Above this an element is prepared by the vGPU's worker, which costs a
+/// hand-over, and not by the thread that reads the requests: they are for the
+/// other engines, too, and what follows on this one may be one with this one.
+const LONG_NS: u64 = 1_000_000;
+
+impl LaneSlot {
+    /// Preparing an element took so long.
+    fn prepared_in(&self, ns: u64) {
+        let before = self.prepare_ns.load(Ordering::Relaxed);
+        let now = before - before / 4 + ns / 4;
+        self.prepare_ns.store(now, Ordering::Relaxed);
+    }
+
+    fn takes_long(&self) -> bool {
+        self.prepare_ns.load(Ordering::Relaxed) > LONG_NS
+    }
 }
 
 /// One vGPU.
@@ -88,6 +108,7 @@ impl Vgpu {
                 lane: Mutex::default(),
                 counters: Counters::default(),
                 registers: Arc::new(Mutex::new(RegisterFile::with_table(switched, engine))),
+                prepare_ns: AtomicU64::new(0),
             }),
             outbox: Mutex::new(Outbox::new(events)),
             ordering: Mutex::default(),
@@ -181,7 +202,11 @@ impl Vgpu {
         match lane.load(seq, desc.map(Descriptor)) {
             Ok(()) => {
                 drop(lane);
-                self.advance(engine);
+                if slot.takes_long() {
+                    self.worker.advance(engine);
+                } else {
+                    self.advance(engine);
+                }
             }
             Err(LoadError::Sequence { last }) => {
                 return Err(VgpuError::Sequence {

@@ -1,14 +1,15 @@
 //! Elements on their way to an engine and back.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gen8::Engine;
 use gen8::csb::Descriptor;
 use vgpu_ring::{Event, FaultReason};
 
-use super::lane::{Element, Flight, Interrupted, Lane};
+use super::lane::{AHEAD, Element, Flight, Interrupted, Lane};
 use super::{Vgpu, index};
+use crate::clock::nanos;
 use crate::complaint::Complaint;
 use crate::counters::Counters;
 use crate::engine::{Client, Outcome};
@@ -21,10 +22,12 @@ use crate::workload::{self, InBatch, PrepareError, Shadow, Source, Workload};
 impl Vgpu {
     /// Prepares what the lane has next, as far ahead as it goes. The lane is
     /// not locked meanwhile: who tells it that something ended does not wait for
-    /// a guest whose tables take long to look at.
+    /// a guest whose tables take long to look at. After as much as goes to the
+    /// engine at once it is the other engines' turn.
     pub(super) fn advance(self: &Arc<Self>, engine: Engine) {
         let slot = self.slot(engine);
         let mut shadows = lock(&slot.shadows);
+        let mut prepared = 0..AHEAD;
         loop {
             let mut lane = lock(&slot.lane);
             let Some((element, descriptor)) = lane.next() else {
@@ -59,9 +62,15 @@ impl Vgpu {
             let Some(number) = lane.free_shadow() else {
                 return;
             };
+            if prepared.next().is_none() {
+                self.worker.advance(engine);
+                return;
+            }
             let resumed = lane.resumes(lrca);
             drop(lane);
-            let prepared = self.prepare(engine, &mut shadows[number], descriptor, resumed);
+            let start = Instant::now();
+            let made = self.prepare(engine, &mut shadows[number], descriptor, resumed);
+            slot.prepared_in(nanos(start.elapsed()));
             self.give_orders();
             // What one shadow learned of the lane's contexts is true of all.
             Shadow::agree(&mut *shadows);
@@ -70,7 +79,7 @@ impl Vgpu {
                 // The guest reset the engine, or something failed.
                 continue;
             }
-            match prepared {
+            match made {
                 Ok(workload::Element::Work(mut work)) => {
                     slot.counters.ptes_written.add(work.cost.ptes);
                     slot.counters.bytes_copied.add(work.cost.bytes);
