@@ -69,6 +69,8 @@ pub struct Vgpu {
     map: Arc<GuestMap>,
     table: Mutex<Option<Arc<dyn GuestGgtt>>>,
     tables: Arc<ShadowTables>,
+    /// Nothing more goes to the GPU until what is there is through.
+    emptying: AtomicBool,
     lanes: [LaneSlot; Engine::COUNT],
     outbox: Mutex<Outbox>,
     /// Held while orders of the tables are passed on: they stay in order.
@@ -103,6 +105,7 @@ impl Vgpu {
             map,
             table: Mutex::new(Some(table)),
             tables,
+            emptying: AtomicBool::new(false),
             lanes: Engine::ALL.map(|engine| LaneSlot {
                 shadows: Mutex::default(),
                 lane: Mutex::default(),

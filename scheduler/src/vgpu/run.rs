@@ -1,5 +1,6 @@
 //! Elements on their way to an engine and back.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::{Vgpu, index};
 use crate::clock::nanos;
 use crate::complaint::Complaint;
 use crate::counters::Counters;
-use crate::engine::{Client, Outcome};
+use crate::engine::{Client, EngineUnit, Outcome};
 use crate::flights::FlightSlot;
 use crate::scan::{Scan, ScanMode};
 use crate::switch::RegisterFile;
@@ -33,6 +34,9 @@ impl Vgpu {
             let Some((element, descriptor)) = lane.next() else {
                 return;
             };
+            if self.emptying() {
+                return;
+            }
             let lrca = descriptor.lrca();
             if let Some(slot) = lane.inherited(lrca) {
                 if !self.land(&mut lane, descriptor, slot) {
@@ -77,6 +81,9 @@ impl Vgpu {
             let mut lane = lock(&slot.lane);
             if lane.next() != Some((element, descriptor)) {
                 // The guest reset the engine, or something failed.
+                drop(lane);
+                drop(made);
+                self.let_go();
                 continue;
             }
             match made {
@@ -115,6 +122,9 @@ impl Vgpu {
                         None => self.empty(engine, element),
                     }
                 }
+                Err(e) if e.too_many_tables() && self.may_empty() => {
+                    self.emptying.store(true, Ordering::Release);
+                }
                 // What comes before it is told first, and when that is through
                 // there may be room.
                 Err(_) if !first => {
@@ -130,6 +140,32 @@ impl Vgpu {
                     self.fault(engine, &mut lane, element, e.reason(), e.header());
                     return;
                 }
+            }
+        }
+    }
+
+    /// Whether nothing more goes to the GPU for now. The tables were too many
+    /// for an element, and those out of use go when no work of the vGPU is
+    /// there, which engines that take turns could put off for ever.
+    fn emptying(&self) -> bool {
+        if !self.emptying.load(Ordering::Acquire) {
+            return false;
+        }
+        let on = self.may_empty();
+        self.emptying.store(on, Ordering::Release);
+        on
+    }
+
+    /// Whether something is at the GPU, all of which is going to end.
+    fn may_empty(&self) -> bool {
+        self.tables.pinned() && !self.shared.engines.iter().any(EngineUnit::is_dead)
+    }
+
+    /// Work of the vGPU is at the GPU no longer.
+    fn let_go(&self) {
+        if self.emptying.load(Ordering::Acquire) {
+            for engine in Engine::ALL {
+                self.worker.advance(engine);
             }
         }
     }
@@ -348,5 +384,6 @@ impl Client for Vgpu {
         if more {
             self.worker.advance(engine);
         }
+        self.let_go();
     }
 }

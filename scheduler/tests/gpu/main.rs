@@ -15,5 +15,6 @@ mod slots;
 mod storm;
 mod stuck;
 mod switches;
+mod tables;
 mod two_guests;
 mod written;
