@@ -5,6 +5,7 @@ mod at_once;
 mod driver;
 mod failures;
 mod handover;
+mod long;
 mod one_guest;
 mod saving;
 mod scanned;
