@@ -116,7 +116,8 @@ fault_no_vgpud() { attempt "VGPU_SOCKET=/nowhere exec xl migrate-receive"; }
 
 # other_vgpud GPU: a second one, as of another host.
 other_vgpud() {
-    vgpud --gpu "$1" --socket "$other" --state-dir /run/vgpu-other >>/results/vgpud-other.log 2>&1 &
+    vgpud --gpu "$1" --socket "$other" --state-dir /var/lib/vgpu-other \
+        --run-dir /run/vgpu-other >>/results/vgpud-other.log 2>&1 &
     other_pid=$!
     tries=0
     until timeout 5 vgpuctl list --socket "$other" >/dev/null 2>&1 || [ $tries -gt 100 ]; do

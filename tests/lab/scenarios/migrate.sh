@@ -4,7 +4,7 @@
 
 boot_limit=300
 [ "$LAB_SHORT" = 1 ] && rounds=2 || rounds=10
-[ "$LAB_SHORT" = 1 ] && plain_rounds=1 || plain_rounds=3
+[ "$LAB_SHORT" = 1 ] && plain_rounds=1 || plain_rounds=4
 . /lab/faults.sh
 # Requests are short: a driver that is suspended gives its GPU half a second to
 # become idle.
@@ -13,7 +13,7 @@ receiver="exec xl migrate-receive"
 
 # The guest's console goes on in one file, though the domain is called
 # NAME--incoming while it comes.
-for name in g1 plain; do
+for name in g1 plain late; do
     ln -sf "guest-$name.log" "/var/log/xen/console/guest-$name--incoming.log"
 done
 
@@ -64,6 +64,7 @@ save_restore() {
 }
 
 guest_config plain ""
+guest_config late ""
 # Linux loses MSIs when it is restored on a machine like this (docs/migration.md).
 guest_config g1 "" "$(vgpu_line msi=off)"
 
@@ -82,21 +83,23 @@ last=$(echo " $faults " | grep -o ' qemu ')
 [ "$LAB_SHORT" = 1 ] || [ -n "$LAB_ONLY" ] || last=qemu
 fact only "$LAB_ONLY"
 
-# without_vgpu: what a migration costs anyway.
+# without_vgpu NAME FIRST LAST: what a migration costs anyway.
 without_vgpu() {
-    stage "xl create plain, without a vGPU"
-    guest_create plain
-    guest_ready plain $boot_limit
-    guest_do plain 30 gap start
-    round=0
-    while [ $round -lt $plain_rounds ]; do
+    stage "xl create $1, without a vGPU"
+    guest_create "$1"
+    guest_ready "$1" $boot_limit
+    guest_do "$1" 30 gap start
+    round=$2
+    while [ "$round" -le "$3" ]; do
+        migrate "$1" "plain-$round"
         round=$((round + 1))
-        migrate plain "plain-$round"
     done
-    guest_start plain poweroff
-    guest_gone plain 60
+    guest_start "$1" poweroff
+    guest_gone "$1" 60
 }
-[ "$plain_rounds" = 0 ] || without_vgpu
+# Half of it here and half at the end, as what else this machine does may change.
+early=$(((plain_rounds + 1) / 2))
+[ $early = 0 ] || without_vgpu plain 1 $early
 
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
 stage "xl create g1"
@@ -155,6 +158,7 @@ else
     guest_start g1 poweroff
 fi
 guest_gone g1 60
+[ $early -ge $plain_rounds ] || without_vgpu late $((early + 1)) $plain_rounds
 daemons_end
 [ "$LAB_STUB" = 1 ] && stubs_end
 :

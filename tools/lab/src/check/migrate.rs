@@ -14,16 +14,42 @@ use crate::scenario::Form;
 
 /// Migrations of the guest with a vGPU, in the full form and the short.
 const ROUNDS: (usize, usize) = (10, 2);
-/// Of the one without.
-const PLAIN_ROUNDS: (usize, usize) = (3, 1);
+/// Of the ones without, before and after.
+const PLAIN_ROUNDS: (usize, usize) = (4, 1);
 /// The migration after those that were made to fail.
 const AFTER: &str = "after-aborts";
 
-/// The downtime of `tag` by the guest's own clock, milliseconds. What the
-/// guest reports of a gap begins with the clock that counts suspension.
-fn downtime(guest: &Report, tag: &str) -> Option<f64> {
-    let line = guest.get(&format!("gap/{tag}"))?;
-    line.split(' ').next()?.parse().ok()
+/// How long a guest's programs stood still, by its own clocks.
+#[derive(Clone, Copy)]
+struct Downtime {
+    /// All of it, milliseconds.
+    total: f64,
+    /// That in which the guest's kernel ran: its drivers suspend and resume.
+    awake: f64,
+}
+
+impl Downtime {
+    /// That of `tag`. What the guest reports of a gap begins with the clock that
+    /// counts suspension and ends with the one that does not.
+    fn of(guest: &Report, tag: &str) -> Option<Self> {
+        let clocks = guest.get(&format!("gap/{tag}"))?.split(' ');
+        let clocks: Vec<f64> = clocks.map_while(|ms| ms.parse().ok()).collect();
+        let &[total, _, awake] = clocks.as_slice() else {
+            return None;
+        };
+        Some(Self { total, awake })
+    }
+
+    /// That in which nothing of the guest ran.
+    fn asleep(self) -> f64 {
+        self.total - self.awake
+    }
+}
+
+/// The ratio of the medians of `part` in both.
+fn ratio(ours: &[Downtime], without: &[Downtime], part: fn(&Downtime) -> f64) -> Option<f64> {
+    let of = |times: &[Downtime]| median(&times.iter().map(part).collect::<Vec<_>>());
+    of(ours).zip(of(without)).map(|(a, b)| a / b)
 }
 
 /// Whether `what` of `tag` ended with 0.
@@ -65,7 +91,9 @@ fn kinds_wrong(dom0: &Report) -> Vec<String> {
 fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
+    let upper = sorted.get(sorted.len() / 2)?;
+    let lower = sorted.get(sorted.len().saturating_sub(1) / 2)?;
+    Some(f64::midpoint(*lower, *upper))
 }
 
 /// Judges the run.
@@ -100,11 +128,13 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
     let guest = facts.guest("g1");
     let aborts = faults::tags(form, &only);
     failures.extend(faults::wrong(dom0, &guest, form, &only));
-    let times = |guest: &Report, tags: &[String]| -> Vec<f64> {
-        tags.iter().filter_map(|tag| downtime(guest, tag)).collect()
+    let times = |guest: &Report, tags: &[String]| -> Vec<Downtime> {
+        let of = |tag: &String| Downtime::of(guest, tag);
+        tags.iter().filter_map(of).collect()
     };
     let ours = times(&guest, &rounds);
-    let without = times(&facts.guest("plain"), &plain);
+    let mut without = times(&facts.guest("plain"), &plain);
+    without.extend(times(&facts.guest("late"), &plain));
     for (times, tags) in [(&ours, &rounds), (&without, &plain)] {
         if times.len() != tags.len() {
             failures.push(format!(
@@ -114,7 +144,6 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
             ));
         }
     }
-    let ratio = median(&ours).zip(median(&without)).map(|(a, b)| a / b);
     let done = (rounds.iter())
         .filter(|tag| exit_wrong(dom0, "migrate", tag).is_none())
         .count();
@@ -127,10 +156,10 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         Some([]) => {}
         Some([first, ..]) => failures.push(format!("i915_errors: {first}")),
     }
-    let guests = if only.is_empty() {
-        &["g1", "plain"][..]
-    } else {
-        &["g1"]
+    let guests = match form {
+        _ if !only.is_empty() => &["g1"][..],
+        Form::Short => &["g1", "plain"],
+        _ => &["g1", "plain", "late"],
     };
     failures.extend(teardown::wrong(dom0, guests));
     let mut statuses = Map::new();
@@ -148,10 +177,13 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
             "mismatch": work.mismatch,
             "buffers_verified": work.verified,
             "gpu_resets": work.resets,
-            "downtime_ms": ours,
-            "downtime_ms_no_vgpu": without,
-            "downtime_ms_save": downtime(&guest, "save"),
-            "ratio": ratio,
+            "downtime_ms": ours.iter().map(|d| d.total).collect::<Vec<_>>(),
+            "downtime_ms_no_vgpu": without.iter().map(|d| d.total).collect::<Vec<_>>(),
+            "downtime_ms_save": Downtime::of(&guest, "save").map(|d| d.total),
+            "ratio": ratio(&ours, &without, |d| d.total),
+            "awake_ms": ours.iter().map(|d| d.awake).collect::<Vec<_>>(),
+            "awake_ms_no_vgpu": without.iter().map(|d| d.awake).collect::<Vec<_>>(),
+            "ratio_asleep": ratio(&ours, &without, |d| d.asleep()),
             "aborted": aborts,
             "migrations": Value::Object(statuses),
         }),

@@ -58,7 +58,10 @@ fn a_good_run_gives_its_figures() {
     assert_eq!(result["mismatches"], 0);
     assert_eq!(result["downtime_ms"], json!([13000.0, 12000.0]));
     assert_eq!(result["downtime_ms_no_vgpu"], json!([10000.0]));
-    assert_eq!(result["ratio"], 1.3);
+    assert_eq!(result["awake_ms"], json!([1500.0, 1500.0]));
+    // The medians of 11500 and 10500, and of 8500.
+    assert_eq!(result["ratio_asleep"], 11000.0 / 8500.0);
+    assert_eq!(result["ratio"], 1.25);
     assert_eq!(result["migrations"]["round-1"]["phase"], "arrived");
 }
 
