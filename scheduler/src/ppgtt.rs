@@ -24,6 +24,7 @@ mod watch;
 mod written;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -52,9 +53,11 @@ pub struct TableLimits {
 
 impl Default for TableLimits {
     fn default() -> Self {
-        // A table costs 8 to 10 KiB here. 4096 map 8 GiB of 4 KiB pages.
+        // A table costs 8 to 10 KiB here. 4096 map 8 GiB of 4 KiB pages. The
+        // 4 GiB that i915 gives to programs which do not ask for more take 2053,
+        // and must not make room for the next small context.
         Self {
-            keep: 2048,
+            keep: 3072,
             max: 4096,
         }
     }
@@ -143,6 +146,10 @@ pub struct ShadowTables {
     /// dropped on the interrupt thread, which must not wait for a guest's
     /// tables to be compared.
     dropped: Mutex<Vec<(Gfn, u64)>>,
+    /// Pins. This and the next are looked at without waiting for the tables.
+    pinned: AtomicUsize,
+    /// Tables, when a root was last pinned.
+    live: AtomicUsize,
 }
 
 impl ShadowTables {
@@ -182,6 +189,8 @@ impl ShadowTables {
             }),
             changes: OnceLock::new(),
             dropped: Mutex::default(),
+            pinned: AtomicUsize::new(0),
+            live: AtomicUsize::new(0),
         })
     }
 
@@ -213,6 +222,7 @@ impl ShadowTables {
         let before = (inner.counts.compared, inner.counts.translated);
         let start = Instant::now();
         let synced = self.sync(&mut inner, root, Level::Pml4);
+        self.live.store(inner.live(), Ordering::Relaxed);
         if inner.counts.translated == before.1 && !self.config.fixed_costs {
             let compared = inner.counts.compared - before.0;
             inner.costs.measure_compare(start.elapsed(), compared);
@@ -238,6 +248,7 @@ impl ShadowTables {
         entry.pins += 1;
         entry.doomed = false;
         inner.pins += 1;
+        self.pinned.fetch_add(1, Ordering::Relaxed);
         let number = inner.reach.depart(root);
         let bus = inner.table(id).map_or(0, |t| t.page.bus());
         let compared = inner.counts.compared - before.0;
@@ -251,10 +262,16 @@ impl ShadowTables {
     }
 
     /// Whether there are more tables than are kept: some should go, which
-    /// takes a moment in which no root is pinned.
+    /// takes a moment in which no root is pinned. As of the last submission.
     #[must_use]
     pub fn crowded(&self) -> bool {
-        self.tables().live() > self.limits.keep
+        self.live.load(Ordering::Relaxed) > self.limits.keep
+    }
+
+    /// Whether a root is kept for work.
+    #[must_use]
+    pub fn pinned(&self) -> bool {
+        self.pinned.load(Ordering::Acquire) > 0
     }
 
     /// The guest no longer uses `root`.
@@ -337,6 +354,8 @@ impl RootPin {
 impl Drop for RootPin {
     fn drop(&mut self) {
         lock(&self.tables.dropped).push((self.root, self.number));
+        // Whoever sees that has it counted.
+        self.tables.pinned.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -8,7 +8,7 @@ mod saving;
 mod tracked;
 mod worker;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use gen8::csb::Descriptor;
@@ -39,6 +39,26 @@ struct LaneSlot {
     lane: Mutex<Lane>,
     counters: Counters,
     registers: Arc<Mutex<RegisterFile>>,
+    /// What preparing an element takes as a rule, nanoseconds.
+    prepare_ns: AtomicU64,
+}
+
+/// Above this an element is prepared by the vGPU's worker, which costs a
+/// hand-over, and not by the thread that reads the requests: they are for the
+/// other engines, too, and what follows on this one may be one with this one.
+const LONG_NS: u64 = 1_000_000;
+
+impl LaneSlot {
+    /// Preparing an element took so long.
+    fn prepared_in(&self, ns: u64) {
+        let before = self.prepare_ns.load(Ordering::Relaxed);
+        let now = before - before / 4 + ns / 4;
+        self.prepare_ns.store(now, Ordering::Relaxed);
+    }
+
+    fn takes_long(&self) -> bool {
+        self.prepare_ns.load(Ordering::Relaxed) > LONG_NS
+    }
 }
 
 /// One vGPU.
@@ -49,6 +69,8 @@ pub struct Vgpu {
     map: Arc<GuestMap>,
     table: Mutex<Option<Arc<dyn GuestGgtt>>>,
     tables: Arc<ShadowTables>,
+    /// Nothing more goes to the GPU until what is there is through.
+    emptying: AtomicBool,
     lanes: [LaneSlot; Engine::COUNT],
     outbox: Mutex<Outbox>,
     /// Held while orders of the tables are passed on: they stay in order.
@@ -83,11 +105,13 @@ impl Vgpu {
             map,
             table: Mutex::new(Some(table)),
             tables,
+            emptying: AtomicBool::new(false),
             lanes: Engine::ALL.map(|engine| LaneSlot {
                 shadows: Mutex::default(),
                 lane: Mutex::default(),
                 counters: Counters::default(),
                 registers: Arc::new(Mutex::new(RegisterFile::with_table(switched, engine))),
+                prepare_ns: AtomicU64::new(0),
             }),
             outbox: Mutex::new(Outbox::new(events)),
             ordering: Mutex::default(),
@@ -181,7 +205,11 @@ impl Vgpu {
         match lane.load(seq, desc.map(Descriptor)) {
             Ok(()) => {
                 drop(lane);
-                self.advance(engine);
+                if slot.takes_long() {
+                    self.worker.advance(engine);
+                } else {
+                    self.advance(engine);
+                }
             }
             Err(LoadError::Sequence { last }) => {
                 return Err(VgpuError::Sequence {
@@ -193,6 +221,7 @@ impl Vgpu {
             // A guest can flood its port; it loses the engine until it
             // resets it.
             Err(LoadError::Full) => {
+                slot.counters.refused.add(1);
                 let first = Element { seq, element: 0 };
                 self.fault(engine, &mut lane, first, FaultReason::Exhausted, 0);
             }

@@ -183,7 +183,9 @@ impl FaultReason {
 /// From vgpud to a device model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An element ran to its tail and its image was written back.
+    /// An element ran to its tail and its image was written back. What was
+    /// submitted on the engine before it is done, too, even if that was not
+    /// said: a later list may have taken its place.
     ContextDone {
         /// Engine index.
         engine: u8,

@@ -51,6 +51,12 @@ impl EngineUnit {
         counters.busy_ns.get() + loaded.sum::<u64>()
     }
 
+    /// Whether it is out of use. What it had then is held for good.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        lock(&self.state).dead.is_some()
+    }
+
     /// The engine now.
     #[must_use]
     pub fn view(&self) -> EngineView {

@@ -1,17 +1,19 @@
 //! Elements on their way to an engine and back.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gen8::Engine;
 use gen8::csb::Descriptor;
 use vgpu_ring::{Event, FaultReason};
 
-use super::lane::{Element, Flight, Interrupted, Lane};
+use super::lane::{AHEAD, Element, Flight, Interrupted, Lane};
 use super::{Vgpu, index};
+use crate::clock::nanos;
 use crate::complaint::Complaint;
 use crate::counters::Counters;
-use crate::engine::{Client, Outcome};
+use crate::engine::{Client, EngineUnit, Outcome};
 use crate::flights::FlightSlot;
 use crate::scan::{Scan, ScanMode};
 use crate::switch::RegisterFile;
@@ -21,15 +23,20 @@ use crate::workload::{self, InBatch, PrepareError, Shadow, Source, Workload};
 impl Vgpu {
     /// Prepares what the lane has next, as far ahead as it goes. The lane is
     /// not locked meanwhile: who tells it that something ended does not wait for
-    /// a guest whose tables take long to look at.
+    /// a guest whose tables take long to look at. After as much as goes to the
+    /// engine at once it is the other engines' turn.
     pub(super) fn advance(self: &Arc<Self>, engine: Engine) {
         let slot = self.slot(engine);
         let mut shadows = lock(&slot.shadows);
+        let mut prepared = 0..AHEAD;
         loop {
             let mut lane = lock(&slot.lane);
             let Some((element, descriptor)) = lane.next() else {
                 return;
             };
+            if self.emptying() {
+                return;
+            }
             let lrca = descriptor.lrca();
             if let Some(slot) = lane.inherited(lrca) {
                 if !self.land(&mut lane, descriptor, slot) {
@@ -59,18 +66,27 @@ impl Vgpu {
             let Some(number) = lane.free_shadow() else {
                 return;
             };
+            if prepared.next().is_none() {
+                self.worker.advance(engine);
+                return;
+            }
             let resumed = lane.resumes(lrca);
             drop(lane);
-            let prepared = self.prepare(engine, &mut shadows[number], descriptor, resumed);
+            let start = Instant::now();
+            let made = self.prepare(engine, &mut shadows[number], descriptor, resumed);
+            slot.prepared_in(nanos(start.elapsed()));
             self.give_orders();
             // What one shadow learned of the lane's contexts is true of all.
             Shadow::agree(&mut *shadows);
             let mut lane = lock(&slot.lane);
             if lane.next() != Some((element, descriptor)) {
                 // The guest reset the engine, or something failed.
+                drop(lane);
+                drop(made);
+                self.let_go();
                 continue;
             }
-            match prepared {
+            match made {
                 Ok(workload::Element::Work(mut work)) => {
                     slot.counters.ptes_written.add(work.cost.ptes);
                     slot.counters.bytes_copied.add(work.cost.bytes);
@@ -106,6 +122,9 @@ impl Vgpu {
                         None => self.empty(engine, element),
                     }
                 }
+                Err(e) if e.too_many_tables() && self.may_empty() => {
+                    self.emptying.store(true, Ordering::Release);
+                }
                 // What comes before it is told first, and when that is through
                 // there may be room.
                 Err(_) if !first => {
@@ -121,6 +140,32 @@ impl Vgpu {
                     self.fault(engine, &mut lane, element, e.reason(), e.header());
                     return;
                 }
+            }
+        }
+    }
+
+    /// Whether nothing more goes to the GPU for now. The tables were too many
+    /// for an element, and those out of use go when no work of the vGPU is
+    /// there, which engines that take turns could put off for ever.
+    fn emptying(&self) -> bool {
+        if !self.emptying.load(Ordering::Acquire) {
+            return false;
+        }
+        let on = self.may_empty();
+        self.emptying.store(on, Ordering::Release);
+        on
+    }
+
+    /// Whether something is at the GPU, all of which is going to end.
+    fn may_empty(&self) -> bool {
+        self.tables.pinned() && !self.shared.engines.iter().any(EngineUnit::is_dead)
+    }
+
+    /// Work of the vGPU is at the GPU no longer.
+    fn let_go(&self) {
+        if self.emptying.load(Ordering::Acquire) {
+            for engine in Engine::ALL {
+                self.worker.advance(engine);
             }
         }
     }
@@ -339,5 +384,6 @@ impl Client for Vgpu {
         if more {
             self.worker.advance(engine);
         }
+        self.let_go();
     }
 }

@@ -61,6 +61,12 @@ impl PrepareError {
         }
     }
 
+    /// Whether it may be different when nothing is at the GPU.
+    #[must_use]
+    pub const fn too_many_tables(&self) -> bool {
+        matches!(self, Self::Shadow(ShadowError::TooMany { .. }))
+    }
+
     /// The header of the command concerned, or 0.
     #[must_use]
     pub const fn header(&self) -> u32 {

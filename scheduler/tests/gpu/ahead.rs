@@ -138,6 +138,34 @@ fn commands_behind_what_runs_are_run() {
     assert_eq!(guest.read(data), 7);
 }
 
+/// i915 loads what runs again for each request (Linux
+/// `gt/intel_execlists_submission.c:execlists_dequeue`).
+#[test]
+fn what_runs_may_be_loaded_again_a_thousand_times() {
+    let host = Host::new();
+    let mut guest = host.guest(1, 256);
+    let mut a = guest.context(Engine::Rcs, 8);
+    let (word, at) = guest.global_page();
+    let (data, address) = guest.global_page();
+    guest.emit(&mut a, &cmd::wait_global(at, 1));
+    let first = guest.submit(&a, None);
+    let mut last = first;
+    for value in 1..=1000 {
+        guest.emit(&mut a, &cmd::store_global(address, value));
+        last = guest.submit(&a, None);
+        assert!(guest.handle.inspect().engines[0].waiting_loads <= 2);
+    }
+    let (b, other) = storing(&mut guest);
+    let then = guest.submit(&a, Some(&b));
+    assert!(then > last);
+    guest.memory.write_u32(word, 1).unwrap();
+    let events = without_interrupts(guest.wait(then, 1));
+    assert_eq!(events.first(), Some(&done(first, 0)));
+    assert_eq!(events.last(), Some(&done(then, 1)));
+    assert_eq!((guest.read(data), guest.read(other)), (1000, 7));
+    assert_eq!(guest.image(&a, lrc::RING_HEAD), a.tail);
+}
+
 #[test]
 fn a_refusal_comes_after_what_was_submitted_before() {
     let host = Host::new();

@@ -151,7 +151,8 @@ pub struct Context {
     pub descriptor: u64,
     /// Guest-physical address of the register page.
     pub registers: u64,
-    ring: u64,
+    /// Guest-physical address of the ring.
+    pub ring: u64,
     pub ring_size: u32,
     pub tail: u32,
     pub root: u64,
@@ -170,7 +171,17 @@ impl Guest {
     /// The same with a vGPU of one's choice.
     pub fn with(scheduler: &Scheduler, config: VgpuConfig, pages: usize) -> Self {
         let memory = Arc::new(VecMemory::new(pages));
-        Self::of(scheduler, config, memory, Arc::new(Table::new()))
+        Self::seen_as(scheduler, config, Arc::clone(&memory), memory)
+    }
+
+    /// The same whose memory vgpud sees as `seen`.
+    pub fn seen_as(
+        scheduler: &Scheduler,
+        config: VgpuConfig,
+        memory: Arc<VecMemory>,
+        seen: Arc<dyn GuestMemory>,
+    ) -> Self {
+        Self::of(scheduler, config, memory, seen, Arc::new(Table::new()))
     }
 
     /// The same guest elsewhere, as it was saved. It knows its contexts and
@@ -195,7 +206,13 @@ impl Guest {
         Self {
             next_gfn: self.next_gfn,
             next_ggtt: self.next_ggtt,
-            ..Self::of(scheduler, config, memory, Arc::new(table))
+            ..Self::of(
+                scheduler,
+                config,
+                Arc::clone(&memory),
+                memory,
+                Arc::new(table),
+            )
         }
     }
 
@@ -203,6 +220,7 @@ impl Guest {
         scheduler: &Scheduler,
         config: VgpuConfig,
         memory: Arc<VecMemory>,
+        seen: Arc<dyn GuestMemory>,
         table: Arc<Table>,
     ) -> Self {
         let (sender, events) = channel();
@@ -212,12 +230,7 @@ impl Guest {
             open: Arc::clone(&gate),
         };
         let handle = scheduler
-            .add_vgpu(
-                config,
-                Arc::clone(&memory) as _,
-                Arc::clone(&table) as _,
-                Box::new(sink),
-            )
+            .add_vgpu(config, seen, Arc::clone(&table) as _, Box::new(sink))
             .unwrap();
         Self {
             memory,

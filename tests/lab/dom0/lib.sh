@@ -239,6 +239,44 @@ ask() {
 # inspect NAME TAG: a guest's device as vgpuctl sees it.
 inspect() { ask "inspect/$1-$2" inspect "$(cat "/run/domid-$1")" --json; }
 
+# look NAME TAG: how our daemons see a guest, what the engines do and did last, to
+# /results/TAG-*.
+look() {
+    timeout 20 vgpuctl inspect "$(cat "/run/domid-$1")" --json >"/results/$2-inspect.json" 2>&1
+    timeout 20 vgpuctl inspect --json >"/results/$2-host.json" 2>&1
+    timeout 20 vgpuctl trace -n 2000 >"/results/$2-trace.txt" 2>&1
+}
+
+# look_after NAME SECONDS TAG: the same in the background, SECONDS from now, and
+# where each thread is, for what should have ended by then; $looker is its process.
+look_after() {
+    [ "$LAB_DEVICE" = 1 ] || { looker=; return 0; }
+    (
+        sleep "$2"
+        look "$1" "$3"
+        threads "$3"
+    ) &
+    looker=$!
+}
+
+# look_now_and_then NAME SECONDS TAG: the same every SECONDS, of which the last
+# ten are kept, to work on something; $looker is its process.
+look_now_and_then() {
+    [ "$LAB_DEVICE" = 1 ] || { looker=; return 0; }
+    (
+        turn=0
+        while :; do
+            sleep "$2"
+            look "$1" "$3$turn"
+            turn=$(((turn + 1) % 10))
+        done
+    ) &
+    looker=$!
+}
+
+# look_no_more: what was to be seen is over.
+look_no_more() { [ -z "$looker" ] || kill "$looker" 2>/dev/null; }
+
 sequence=0
 # guest_start NAME COMMAND...: tells a guest to run a script; sets $sequence.
 guest_start() {

@@ -26,7 +26,14 @@ memory() {
 igt_tests() {
     while read -r program subtests seconds environment; do
         stage "g1: igt $program@$subtests"
+        # What hangs is seen while it does: a time-out only just before it.
+        if [ -n "$LAB_ONLY" ]; then
+            look_now_and_then g1 10 "seen-$program-"
+        else
+            look_after g1 $((seconds - 10)) "late-$program"
+        fi
         guest_do g1 $((seconds + 60)) i915 igt igt "$program" "$subtests" "$seconds" "$environment"
+        look_no_more
     done </lab/igt.list
     guest_do g1 120 i915 report
     inspect g1 igt

@@ -214,3 +214,74 @@ proptest! {
         }
     }
 }
+
+/// What vgpud does with loads: in order, and one that waits behind another
+/// is replaced by one that goes on with its only context.
+#[derive(Default)]
+struct Lane {
+    loads: VecDeque<LoadV1>,
+    element: usize,
+}
+
+impl Lane {
+    fn load(&mut self, load: LoadV1) {
+        let goes_on = |back: &LoadV1| back.desc == [load.desc[0], 0];
+        if self.loads.len() > 1 && self.loads.back().is_some_and(goes_on) {
+            self.loads.pop_back();
+        }
+        self.loads.push_back(load);
+    }
+
+    /// The next element that ends, with its load's number.
+    fn end(&mut self) -> Option<(u64, usize)> {
+        let front = self.loads.front().copied()?;
+        let done = (front.seq, self.element);
+        self.element += 1;
+        if front.element(self.element).is_none() {
+            self.loads.pop_front();
+            self.element = 0;
+        }
+        Some(done)
+    }
+}
+
+proptest! {
+    /// i915 loads what runs again, with or without another context behind,
+    /// for as long as the list before was promoted and one place is free.
+    #[test]
+    fn what_runs_may_be_loaded_again_without_end(
+        steps in prop::collection::vec(prop_oneof![5 => (1..3_u32).prop_map(Some), 1 => Just(None)], 0..1000)
+    ) {
+        let (mut port, mut lane, mut driver) = <(Execlist, Lane, Driver)>::default();
+        let end = std::iter::repeat_n(None, 8);
+        for step in steps.into_iter().chain(end) {
+            let mut entries = Vec::new();
+            match step {
+                Some(context) => {
+                    if !driver.pending.is_empty() || driver.active > 1 {
+                        continue;
+                    }
+                    let desc = match port.running() {
+                        Some(running) if running.0 == ctx(context) => [running.0, 0],
+                        Some(running) => [running.0, ctx(context)],
+                        None => [ctx(context), 0],
+                    };
+                    let Wrote::Load { load, .. } = port.load(desc, &mut entries) else {
+                        panic!("refused");
+                    };
+                    driver.pending.push_back(1 + usize::from(desc[1] != 0));
+                    lane.load(load);
+                    prop_assert!(lane.loads.len() <= 3);
+                }
+                None => {
+                    if let Some((seq, element)) = lane.end() {
+                        port.done(seq, element, &mut entries);
+                    }
+                }
+            }
+            driver.parse(&entries);
+        }
+        prop_assert!(lane.loads.is_empty() && port.is_idle());
+        prop_assert!(driver.pending.is_empty() && driver.active == 0);
+    }
+}
