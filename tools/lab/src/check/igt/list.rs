@@ -284,7 +284,9 @@ pub const TESTS: &[Test] = &[
     Test {
         name: "gem_exec_gttfill",
         extended: &["basic"],
-        timeout: 300,
+        // It submits for some 20 s, and then i915 waits for what it has submitted
+        // and clears two thousand page tables, which may be protected.
+        timeout: 900,
         ..PLAIN
     },
     Test {
