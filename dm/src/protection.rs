@@ -103,9 +103,10 @@ impl State {
         self.try_at(SOON);
     }
 
-    /// Has what is to be done be tried so much later.
+    /// Has what is to be done be tried so much later, or before.
     fn try_at(&mut self, later: Duration) {
-        self.next = Some(Instant::now() + later);
+        let at = Instant::now() + later;
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
     /// Whether a frame may be protected, but for `frames`.

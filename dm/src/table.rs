@@ -181,6 +181,7 @@ impl MovingTable {
             refused: 0,
         };
         if to != 0 && to != at {
+            table.kept.about_to();
             // Those that are there already are refused.
             for i in (0..TABLE_FRAMES).map(u64::from) {
                 if let Err(e) = table.relocate(at.wrapping_add(i), to.wrapping_add(i), 1) {
@@ -237,6 +238,7 @@ impl MovingTable {
             return true;
         }
         self.kept.store(KEPT[3], gfn);
+        self.kept.about_to();
         match self.relocate(self.at, gfn, TABLE_FRAMES) {
             Ok(()) => {
                 self.arrive(gfn);
@@ -274,7 +276,6 @@ impl MovingTable {
             first_gfn: from,
             frames,
         };
-        self.kept.about_to();
         self.dm.relocate_memory(extent, to)
     }
 }

@@ -16,6 +16,7 @@
 
 mod compare;
 mod entry;
+mod links;
 mod lookup;
 mod tables;
 mod told;
@@ -33,6 +34,7 @@ use guest_memory::Gfn;
 
 use crate::dma::{GuestMap, HostPages, OutOfPages};
 use crate::sync::lock;
+use links::Links;
 use tables::{Root, Tables};
 pub use told::Changes;
 pub use tracking::{Costs, Ledger, ShadowMode, UnknownMode};
@@ -121,6 +123,8 @@ pub struct TableCounts {
     pub protects: u64,
     /// Table pages that it was asked to protect no longer.
     pub unprotects: u64,
+    /// Of those, the ones that nothing led to any more.
+    pub unlinked: u64,
     /// Table pages that it could not protect.
     pub refused: u64,
     /// Table pages protected now.
@@ -183,6 +187,7 @@ impl ShadowTables {
                 heard: 0,
                 behind: true,
                 orders: Orders::new(limits.max),
+                links: Links::default(),
                 costs: config.costs,
                 reach: Reach::default(),
                 counts: TableCounts::default(),
@@ -233,6 +238,7 @@ impl ShadowTables {
                 if inner.pins == 0 {
                     inner.sweep();
                 }
+                inner.settle_links();
                 return Err(e);
             }
         };
@@ -242,11 +248,15 @@ impl ShadowTables {
             used,
             pins: 0,
             doomed: false,
+            linked: false,
         });
         entry.id = id;
         entry.used = used;
         entry.pins += 1;
         entry.doomed = false;
+        inner.link_root(root);
+        inner.settle_links();
+        inner.tend_unlinked();
         inner.pins += 1;
         self.pinned.fetch_add(1, Ordering::Relaxed);
         let number = inner.reach.depart(root);
@@ -280,6 +290,8 @@ impl ShadowTables {
         if let Some(r) = inner.roots.get_mut(&root) {
             r.doomed = true;
         }
+        // Its pages are the guest's for other things, whatever is at the GPU.
+        inner.unlink_root(root);
         if inner.pins == 0 {
             inner.bury();
         }
@@ -293,9 +305,13 @@ impl ShadowTables {
         if abandoned {
             std::mem::forget(std::mem::take(&mut inner.tables));
         }
-        inner.roots.clear();
         inner.reach.forget();
+        let roots: Vec<Gfn> = inner.roots.keys().copied().collect();
+        for root in roots {
+            inner.drop_root(root);
+        }
         inner.sweep();
+        inner.links.forget();
         inner.by_key.clear();
         inner.orders.forget();
         abandoned

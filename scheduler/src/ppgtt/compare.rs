@@ -229,15 +229,10 @@ impl ShadowTables {
                 found.map_or(0, |bus| bus | flags)
             }
         };
-        inner.leaves(id, i);
         if let Some(table) = inner.table_mut(id) {
-            table.page.write_u64(i * 8, shadow);
-            table.copy[i] = new;
             table.unresolved |= unresolved;
-            if let Some(c) = table.children.get_mut(i) {
-                *c = child;
-            }
         }
+        inner.put(id, i, (new, shadow), child);
         Ok(())
     }
 }

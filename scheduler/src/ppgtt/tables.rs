@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gen8::pte::{ENTRIES, Level};
 use guest_memory::Gfn;
 
+use super::links::{Links, Tenure};
 use super::watch::{Orders, Watch};
 use super::written::Reach;
 use super::{Costs, Ledger, ShadowError, TableCounts};
@@ -31,8 +32,12 @@ pub struct Table {
     pub children: Vec<Option<Id>>,
     /// The pass that last compared it.
     pub checked: u64,
-    /// The sweep that last reached it.
-    pub marked: u64,
+    /// Entries that name it of tables that are linked, and roots that it is.
+    pub links: u32,
+    /// Whether a root leads to it.
+    pub linked: bool,
+    /// How long it is followed while none does.
+    pub tenure: Tenure,
     /// Entries that named no memory and may later.
     pub unresolved: bool,
     /// Whether its writes are told.
@@ -58,6 +63,8 @@ pub struct Root {
     pub pins: u32,
     /// The guest gave it up.
     pub doomed: bool,
+    /// It counts as a link of its table.
+    pub linked: bool,
 }
 
 pub struct Tables {
@@ -74,6 +81,7 @@ pub struct Tables {
     /// In this pass there may be some that were not: every page is compared.
     pub behind: bool,
     pub orders: Orders,
+    pub links: Links,
     pub costs: Costs,
     pub reach: Reach,
     pub counts: TableCounts,
@@ -110,7 +118,9 @@ impl Tables {
             page: pages.allocate()?,
             children: vec![None; children],
             checked: 0,
-            marked: 0,
+            links: 0,
+            linked: false,
+            tenure: Tenure::default(),
             unresolved: false,
             watch: Watch::Open,
             shared,
@@ -134,6 +144,17 @@ impl Tables {
         Ok(id)
     }
 
+    /// Makes entry `i` of a table's shadow stand for the guest's, given as
+    /// that and what the GPU is to find, which leads to `child`.
+    pub fn put(&mut self, id: Id, i: usize, (entry, shadow): (u64, u64), child: Option<Id>) {
+        self.leaves(id, i);
+        if let Some(table) = self.table_mut(id) {
+            table.page.write_u64(i * 8, shadow);
+            table.copy[i] = entry;
+        }
+        self.set_child(id, i, child);
+    }
+
     /// The tables at a frame, at most one a level.
     pub fn at(&self, gfn: Gfn) -> impl Iterator<Item = Id> {
         LEVELS
@@ -154,38 +175,6 @@ impl Tables {
         !others.is_empty()
     }
 
-    /// Frees what no root reaches. Nothing of the vGPU may be at the GPU.
-    pub fn sweep(&mut self) {
-        self.pass += 1;
-        let mark = self.pass;
-        let mut open: Vec<Id> = self.roots.values().map(|r| r.id).collect();
-        while let Some(id) = open.pop() {
-            let Some(table) = self.table_mut(id) else {
-                continue;
-            };
-            if table.marked == mark {
-                continue;
-            }
-            table.marked = mark;
-            open.extend(table.children.iter().flatten());
-        }
-        for (n, slot) in (1..).zip(self.tables.iter_mut()) {
-            if let Some(table) = slot
-                && table.marked != mark
-                && let Some(id) = Id::new(n)
-            {
-                self.by_key.remove(&table.key);
-                if table.watch.is_asked() {
-                    self.orders.unprotect(table.key.0);
-                    self.counts.unprotects += 1;
-                }
-                *slot = None;
-                self.free.push(id);
-                self.counts.freed += 1;
-            }
-        }
-    }
-
     /// A workload that used `root` is through.
     pub fn unpin(&mut self, root: Gfn) {
         if let Some(r) = self.roots.get_mut(&root) {
@@ -203,12 +192,18 @@ impl Tables {
             .filter_map(|(gfn, r)| r.doomed.then_some(*gfn))
             .collect();
         for root in &doomed {
-            self.root_leaves(*root);
-            self.roots.remove(root);
+            self.drop_root(*root);
         }
         if !doomed.is_empty() {
             self.sweep();
         }
+    }
+
+    /// Forgets a root.
+    pub fn drop_root(&mut self, root: Gfn) {
+        self.root_leaves(root);
+        self.unlink_root(root);
+        self.roots.remove(&root);
     }
 
     /// Frees what is unreachable, then the roots longest unused, down to
@@ -225,8 +220,7 @@ impl Tables {
             let Some(oldest) = oldest else {
                 return;
             };
-            self.root_leaves(oldest);
-            self.roots.remove(&oldest);
+            self.drop_root(oldest);
             self.sweep();
         }
     }

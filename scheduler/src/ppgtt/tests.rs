@@ -309,6 +309,7 @@ fn letting_go_of_tables_waits_for_no_comparison() {
     assert_eq!((f.tables.counts().tables, f.pages.used()), (0, 0));
 }
 
+mod links;
 mod modes;
 
 /// Tables of the random test: frames 0 to 7, entries 0 to 2.

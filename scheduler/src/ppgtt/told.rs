@@ -86,9 +86,10 @@ impl ShadowTables {
         }
     }
 
-    /// Makes entry `i` stand for what the guest has there now, unless it
-    /// names a table or did: those are walked at submissions, where there is
-    /// someone to tell that they are too many. Says whether it does.
+    /// Makes entry `i` stand for what the guest has there now, unless that is a
+    /// table which no root leads to yet: those are walked at submissions,
+    /// where there is someone to tell that they are too many. Says whether it
+    /// does.
     fn retranslate(&self, inner: &mut Tables, id: Id, i: usize, new: u64) -> bool {
         let Some(table) = inner.table(id) else {
             return false;
@@ -96,13 +97,21 @@ impl ShadowTables {
         if new == table.copy[i] {
             return true;
         }
-        let named = matches!(Entry::read(new, table.key.1), Entry::Table { .. });
-        let names = table.children.get(i).is_some_and(Option::is_some);
-        if named || names {
+        let Entry::Table { gfn, below, flags } = Entry::read(new, table.key.1) else {
+            inner.counts.translated += 1;
+            return self.translate(inner, id, i, new).is_ok();
+        };
+        // A driver that takes a table out puts its scratch table in.
+        let Some(&child) = inner.by_key.get(&(gfn, below)) else {
             return false;
-        }
+        };
+        let Some(table) = inner.table(child).filter(|t| t.linked) else {
+            return false;
+        };
+        let shadow = table.page.bus() | flags;
         inner.counts.translated += 1;
-        self.translate(inner, id, i, new).is_ok()
+        inner.put(id, i, (new, shadow), Some(child));
+        true
     }
 
     /// A frame is no longer protected, for it was written as tables are not.
@@ -144,6 +153,11 @@ impl ShadowTables {
         let id = inner.closed(gfn)?;
         inner.counts.traps += 1;
         let table = inner.table_mut(id)?;
+        if !table.linked {
+            // It is something else now.
+            inner.let_go_unlinked(id);
+            return None;
+        }
         table.watch.written();
         table.ledger.written(1, costs);
         if self.wants_change(table, costs) {

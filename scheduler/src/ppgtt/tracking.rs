@@ -121,6 +121,11 @@ fn towards(from: u32, to: u32, slowness: u32) -> u32 {
 /// is trapped for longer.
 const PATIENCE: u64 = 8;
 
+/// By how much another way must have been cheaper to be chosen, in nanoseconds.
+fn demand(costs: Costs) -> u64 {
+    PATIENCE * u64::from(costs.trap_ns.max(1)) + u64::from(costs.protect_ns)
+}
+
 /// How often that can double: a page that is used for something new must
 /// still be found out.
 const MOST_DOUBTS: u8 = 6;
@@ -164,6 +169,22 @@ impl Ledger {
         self.cost(self.protected, trap * u64::from(times));
     }
 
+    /// An entry of it that named a protected page was replaced, and nothing
+    /// names that any more. If such is told the page is let go of before it is
+    /// written, or else after some traps.
+    pub fn unlinked(&mut self, costs: Costs) {
+        let traps = PATIENCE * u64::from(costs.trap_ns);
+        self.cost(!self.protected, traps);
+    }
+
+    /// It is linked again, and was protected until it was no more: unless
+    /// that did not pay of late, it is to be so at once.
+    pub fn resume(&mut self, costs: Costs) {
+        if !self.protected {
+            self.excess = self.excess.max(demand(costs));
+        }
+    }
+
     /// Something cost `ns`, either this way or the other.
     fn cost(&mut self, this_way: bool, ns: u64) {
         if this_way {
@@ -185,9 +206,7 @@ impl Ledger {
     #[must_use]
     pub fn wants_change(&self, costs: Costs) -> bool {
         let doubts = self.doubts[usize::from(!self.protected)];
-        let trap = u64::from(costs.trap_ns.max(1));
-        let demand = PATIENCE * trap + u64::from(costs.protect_ns);
-        self.excess > demand << doubts
+        self.excess > demand(costs) << doubts
     }
 
     /// It is followed the other way from now on.

@@ -17,8 +17,11 @@ use super::{Costs, ShadowMode, ShadowTables};
 const MOST_OUTSTANDING: usize = 64;
 
 /// Writes to a page between two submissions that reach it before even strict
-/// mode lets go of it: the guest may long use it for something else.
-const STRICT_BURST: u32 = 2048;
+/// mode lets go of it. A guest that binds or unbinds a large buffer writes a
+/// table from end to end (Linux `gt/gen8_ppgtt.c:gen8_ppgtt_insert_pte`,
+/// `__gen8_ppgtt_clear`); after that one comparison tells as much as the other
+/// traps would.
+const STRICT_BURST: u32 = 32;
 
 /// What the device model is to do with a frame of its guest. Each is
 /// answered with [`ShadowTables::protected`], [`ShadowTables::refused`] or
@@ -208,6 +211,9 @@ impl ShadowTables {
             return;
         }
         table.watch.visited();
+        if table.tenure.returned(changed.unwrap_or(0), costs) {
+            table.ledger.resume(costs);
+        }
         match changed {
             // Protected, but there was something not yet told: neither way
             // was cheaper. Its writes are counted when they are told.
@@ -245,7 +251,9 @@ impl ShadowTables {
     /// submission, and each answer.
     #[must_use]
     pub fn orders(&self) -> Vec<Order> {
-        self.tables().orders.take()
+        let mut inner = self.tables();
+        inner.settle_links();
+        inner.orders.take()
     }
 
     /// Numbers orders so that answers to those of another process are not taken

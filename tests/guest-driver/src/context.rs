@@ -181,7 +181,9 @@ impl Context {
     /// i915 does when it binds another object there. Nothing that uses the
     /// slot may be under way. When nothing of the context is (`idle`), now and
     /// then their table is another page too, and what it was is used for
-    /// something else. Does nothing unless moves are allowed.
+    /// something else: after it was replaced, or, as i915 does, after it was
+    /// taken out and before another is put in. Does nothing unless moves are
+    /// allowed.
     ///
     /// # Errors
     /// When guest memory fails.
@@ -205,12 +207,22 @@ impl Context {
             let old = memory.read_u64(at)? & pte::ADDRESS;
             let mut entries = [0; PAGE_SIZE];
             memory.read(old, &mut entries)?;
+            let out_first = (moves.count / TABLE_EVERY).is_multiple_of(2);
+            if out_first {
+                memory.write_u64(at, 0)?;
+                // A page given back is cleared for whoever gets it.
+                for i in (0..PAGE).step_by(8) {
+                    memory.write_u64(old + i, 0)?;
+                }
+            }
             for (i, entry) in (0..).step_by(8).zip(entries.as_chunks::<8>().0) {
                 memory.write(moves.table + i, entry)?;
             }
             memory.write_u64(at, moves.table | pte::PRESENT | pte::WRITABLE)?;
-            for i in (0..PAGE).step_by(8) {
-                memory.write_u64(old + i, SOMETHING_ELSE + i)?;
+            if !out_first {
+                for i in (0..PAGE).step_by(8) {
+                    memory.write_u64(old + i, SOMETHING_ELSE + i)?;
+                }
             }
             moves.table = old;
         }

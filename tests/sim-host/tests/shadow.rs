@@ -139,6 +139,8 @@ fn strict() {
     let counts = run(ShadowMode::Strict, 5000);
     assert!(counts.traps > 1000, "{counts:?}");
     assert!(counts.spared > 0, "{counts:?}");
+    // Tables were taken out, and their pages were other memory then.
+    assert!(counts.unlinked > 0, "{counts:?}");
 }
 
 #[test]

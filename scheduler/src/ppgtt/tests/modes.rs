@@ -19,20 +19,20 @@ enum Message {
 
 /// A hypervisor and device model that do their part, when told to.
 #[derive(Default)]
-struct Player {
+pub struct Player {
     /// Changes announced.
     changes: Arc<AtomicU64>,
-    protected: HashSet<u64>,
+    pub protected: HashSet<u64>,
     /// Orders seen and not carried out.
     pending: Vec<Order>,
     /// Messages sent and not taken.
     ring: VecDeque<Message>,
     refuses: bool,
-    traps: u64,
+    pub traps: u64,
 }
 
 impl Player {
-    fn new(f: &Fixture) -> Self {
+    pub fn new(f: &Fixture) -> Self {
         let mut player = Self::default();
         let changes = Arc::clone(&player.changes);
         f.tables
@@ -73,7 +73,7 @@ impl Player {
     }
 
     /// vgpud takes `n` messages at most.
-    fn hear(&mut self, f: &Fixture, n: usize) {
+    pub fn hear(&mut self, f: &Fixture, n: usize) {
         let n = n.min(self.ring.len());
         for message in self.ring.drain(..n) {
             match message {
@@ -89,7 +89,7 @@ impl Player {
     }
 
     /// All orders, and those that follow from them.
-    fn settle(&mut self, f: &Fixture) {
+    pub fn settle(&mut self, f: &Fixture) {
         loop {
             self.obey(f, usize::MAX);
             self.hear(f, usize::MAX);
@@ -101,7 +101,7 @@ impl Player {
     }
 
     /// A guest's write inside a page; told, but not yet heard of.
-    fn write(&mut self, f: &Fixture, gpa: u64, bytes: &[u8]) {
+    pub fn write(&mut self, f: &Fixture, gpa: u64, bytes: &[u8]) {
         let trapped = self.protected.contains(&(gpa >> 12));
         if trapped {
             self.announce();
@@ -114,13 +114,13 @@ impl Player {
     }
 
     /// One of an entry, heard of at once.
-    fn set(&mut self, f: &Fixture, table: u64, index: u64, entry: u64) {
+    pub fn set(&mut self, f: &Fixture, table: u64, index: u64, entry: u64) {
         self.write(f, table * 4096 + index * 8, &entry.to_le_bytes());
         self.hear(f, usize::MAX);
     }
 }
 
-fn config(mode: ShadowMode) -> ShadowConfig {
+pub fn config(mode: ShadowMode) -> ShadowConfig {
     ShadowConfig {
         mode,
         fixed_costs: true,
@@ -128,14 +128,14 @@ fn config(mode: ShadowMode) -> ShadowConfig {
     }
 }
 
-fn one_table(f: &Fixture) {
+pub fn one_table(f: &Fixture) {
     f.set(1, 0, 0x2003);
     f.set(2, 0, 0x3003);
     f.set(3, 0, 0x4003);
     f.set(4, 7, 0x9003);
 }
 
-fn pin(f: &Fixture) -> RootPin {
+pub fn pin(f: &Fixture) -> RootPin {
     f.tables.pin(Gfn(1)).unwrap()
 }
 
@@ -205,6 +205,11 @@ fn entries_of_every_size(config: ShadowConfig) {
         let at = 4 * 4096 + (32 + i) * 8;
         player.write(&f, at + 4, &entry.to_le_bytes()[4..]);
         player.write(&f, at, &entry.to_le_bytes()[..4]);
+        // Fewer at a time than let go of it.
+        if i % 8 == 7 {
+            player.hear(&f, usize::MAX);
+            drop(pin(&f));
+        }
     }
     // 2 MiB, at once and bytewise.
     let large: u64 = (2 << 20) | 3 | PDE_2M;
@@ -327,6 +332,28 @@ fn a_page_used_for_something_else_is_let_go_of() {
     let root = pin(&f);
     let bus = f.map.bus(Gfn(9)).unwrap();
     assert_eq!(f.walk_shadow(root.bus(), 7 << 12), Some((bus, true)));
+    player.settle(&f);
+    assert!(player.protected.contains(&4));
+}
+
+/// A guest that binds a large buffer writes a table from end to end.
+#[test]
+fn of_a_table_that_is_written_whole_strict_traps_the_first_entries() {
+    let f = fixture_with(TableLimits::default(), config(ShadowMode::Strict));
+    one_table(&f);
+    let mut player = Player::new(&f);
+    drop(pin(&f));
+    player.settle(&f);
+    drop(pin(&f));
+    for index in 0..512 {
+        player.set(&f, 4, index, (10 + index % 30) << 12 | 3);
+        player.settle(&f);
+    }
+    assert_eq!(player.traps, 32);
+    let root = pin(&f);
+    let bus = |gfn| Some((f.map.bus(Gfn(gfn)).unwrap(), true));
+    assert_eq!(f.walk_shadow(root.bus(), 0), bus(10));
+    assert_eq!(f.walk_shadow(root.bus(), 511 << 12), bus(10 + 511 % 30));
     player.settle(&f);
     assert!(player.protected.contains(&4));
 }
@@ -472,7 +499,7 @@ fn few_orders_are_under_way_at_once() {
 
 /// What happens between two submissions.
 #[derive(Clone, Debug)]
-enum Step {
+pub enum Step {
     /// Bytes of an entry at an offset in it.
     Write(u64, usize, u64, usize, usize),
     /// A string instruction that fills a table's used entries.
@@ -491,7 +518,7 @@ enum Step {
     Withdraw,
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+pub fn any_step() -> impl Strategy<Value = Step> {
     let write = || (0..TABLES, 0..ENTRIES_USED, any_entry());
     prop_oneof![
         120 => (write(), 0..8_usize, 1..9_usize).prop_map(|((t, i, e), at, len)| {
@@ -521,7 +548,7 @@ fn tidy(table: u64, entry: u64) -> u64 {
 }
 
 impl Step {
-    fn tidy(self) -> Self {
+    pub fn tidy(self) -> Self {
         match self {
             Self::Write(t, i, e, at, len) => Self::Write(t, i, tidy(t, e), at, len),
             Self::Fill(t, e) => Self::Fill(t, tidy(t, e)),
@@ -533,7 +560,7 @@ impl Step {
 }
 
 impl Player {
-    fn step(&mut self, f: &Fixture, step: &Step) {
+    pub fn step(&mut self, f: &Fixture, step: &Step) {
         match *step {
             Step::Write(table, index, entry, at, len) => {
                 let gpa = table * 4096 + u64::try_from(index * 8 + at).unwrap();
@@ -615,6 +642,7 @@ proptest! {
             }
             let pin = f.tables.pin(Gfn(root)).unwrap();
             same_as_a_walk(&f, &pin, root)?;
+            f.tables.judge_links()?;
             if late > 0 {
                 player.hear(&f, late);
                 same_as_a_walk(&f, &pin, root)?;
