@@ -2,7 +2,7 @@
 //! over a pipe in shared memory where there are two domains.
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, bail};
@@ -79,6 +79,36 @@ impl Control {
         }
     }
 }
+
+impl Control {
+    /// As [`vgpu_dm::PageKeeper::page_at`].
+    ///
+    /// # Errors
+    /// What vgpud says, or that it says nothing.
+    pub fn page_at(&self, gfn: u64) -> io::Result<()> {
+        self.tell(&FromDm::PageAt { gfn })
+    }
+
+    /// As [`vgpu_dm::PageKeeper::enabled`].
+    ///
+    /// # Errors
+    /// As [`Self::page_at`].
+    pub fn enabled(&self) -> io::Result<()> {
+        self.tell(&FromDm::Enabled)
+    }
+
+    /// Tells, and waits for the order to proceed.
+    fn tell(&self, message: &FromDm) -> io::Result<()> {
+        self.send(message).map_err(io::Error::other)?;
+        match self.recv().map_err(io::Error::other)? {
+            (ToDm::Proceed, _) => Ok(()),
+            (other, _) => Err(io::Error::other(format!(
+                "vgpud answered {other:?}, allowed: proceed"
+            ))),
+        }
+    }
+}
+
 
 /// A device from the file it was saved in.
 ///

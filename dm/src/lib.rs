@@ -11,6 +11,7 @@
 mod access;
 mod alarm;
 mod events;
+mod keeper;
 mod outside;
 mod pause;
 mod protection;
@@ -22,6 +23,7 @@ mod table;
 mod vcpu;
 mod windows;
 
+pub use keeper::PageKeeper;
 pub use pause::NotStill;
 pub use protection::{ProtectionState, StillProtected};
 pub use saving::OtherDevice;

@@ -7,6 +7,7 @@ mod stub;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -15,10 +16,11 @@ use control::{Came, Control, read_device};
 use gen8::Platform;
 use grant_area::LentArea;
 use stub::Shared;
+use stub::keeper::Keeper;
 use vgpu_confine::{Confined, Confinement, Role, Seccomp};
 use vgpu_control::{Connection, ControlError, FromDm, MAX_RUNS, StartDm, ToDm};
 use vgpu_device::{Config, DeviceV1, GGTT_MIB};
-use vgpu_dm::{Server, ServerConfig, TableState};
+use vgpu_dm::{PageKeeper, Server, ServerConfig, TableState};
 use vgpu_ring::{Bells, DeviceBells, DeviceEnd, SharedArea};
 use xen_glue::{DEVICE_MODEL_REQUESTS, DomId, Handles, XenHost};
 
@@ -64,7 +66,7 @@ fn main() -> anyhow::Result<()> {
     if arguments.stub {
         return in_stub(&control, &arguments);
     }
-    run(&Control::Socket(control), None, &arguments)
+    run(&Arc::new(Control::Socket(control)), None, &arguments)
 }
 
 /// Serves the guest of this domain, whose area `holder` lends.
@@ -74,7 +76,9 @@ fn in_stub(holder: &Connection, arguments: &Arguments) -> anyhow::Result<()> {
         control,
         pipe: _pipe,
     } = stub::offer(holder)?;
-    let result = run(&Control::Pipe(Box::new(control)), Some(&area), arguments);
+    let control = Arc::new(Control::Pipe(Box::new(control)));
+    let keeper = Arc::new(Keeper::new(&control, holder)?);
+    let result = run(&control, Some((&area, keeper)), arguments);
     if let Err(e) = &result {
         log::error!("{e:#}");
     }
@@ -83,9 +87,16 @@ fn in_stub(holder: &Connection, arguments: &Arguments) -> anyhow::Result<()> {
     std::process::exit(i32::from(result.is_err()));
 }
 
+/// What a device model in a domain of its own has before vgpud says anything.
+type InStub<'a> = (&'a LentArea, Arc<Keeper>);
+
 /// Attaches as vgpud says and serves until it says stop. In a domain of its own
 /// there is an `area` before vgpud says anything.
-fn run(control: &Control, area: Option<&LentArea>, arguments: &Arguments) -> anyhow::Result<()> {
+fn run(
+    control: &Arc<Control>,
+    area: Option<InStub<'_>>,
+    arguments: &Arguments,
+) -> anyhow::Result<()> {
     match attach(control, area, arguments) {
         Ok((server, confined)) => {
             let server_id = server.id();
@@ -118,8 +129,8 @@ fn run(control: &Control, area: Option<&LentArea>, arguments: &Arguments) -> any
 /// Takes the first message, gives up what is not needed, and attaches. Nothing
 /// of the guest's is looked at before.
 fn attach(
-    control: &Control,
-    area: Option<&LentArea>,
+    control: &Arc<Control>,
+    stub: Option<InStub<'_>>,
     arguments: &Arguments,
 ) -> anyhow::Result<(Server, Option<Confined>)> {
     let (message, came) = control
@@ -127,6 +138,10 @@ fn attach(
         .context("waiting for the first message of vgpud")?;
     let ToDm::Start(start) = message else {
         bail!("first message is {message:?}, allowed: start");
+    };
+    let (area, keeper) = match stub {
+        Some((area, keeper)) => (Some(area), Some(keeper as Arc<dyn PageKeeper>)),
+        None => (None, None),
     };
     let (end, saved) = match (came, area) {
         (Came::Descriptors(fds), _) => descriptors(fds, &start)?,
@@ -141,7 +156,8 @@ fn attach(
         }
         (Came::Bytes(_), None) => bail!("first message came without an area"),
     };
-    let config = server_config(&start, arguments)?;
+    let mut config = server_config(&start, arguments)?;
+    config.keeper = keeper;
     let handles = Handles::open(&XenHost, DomId(start.domid))?;
     let confined = match start.confine {
         Some(Confinement { identity, .. }) => Some(vgpu_confine::process(identity)?),
@@ -149,7 +165,11 @@ fn attach(
     };
     let server = match (start.recover, &saved) {
         (Some(server), _) => {
-            let server = Server::recover(handles, &config, server, end)?;
+            let server = if start.anew {
+                Server::recover_anew(handles, &config, end)?
+            } else {
+                Server::recover(handles, &config, server, end)?
+            };
             if start.replay {
                 server.device().replay();
             }
@@ -222,6 +242,7 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
         },
         spin: Duration::from_micros(arguments.spin_us.into()),
         seccomp: start.confine.map_or(Seccomp::Off, |c| c.seccomp),
+        keeper: None,
     })
 }
 
@@ -262,7 +283,11 @@ fn serve(control: &Control, server: &Server) -> anyhow::Result<()> {
             }
             ToDm::Ping => control.send(&FromDm::Done)?,
             ToDm::Stop => return Ok(()),
-            ToDm::Start(_) => log::warn!("a second start, ignored"),
+            ToDm::Start(_) | ToDm::Proceed => log::warn!("{message:?} now, ignored"),
+            ToDm::Wake => {
+                let woken = server.wake_vcpus().map_err(anyhow::Error::from);
+                control.send(&woken.map_or_else(|e| refused(&e), |()| FromDm::Done))?;
+            }
             ToDm::Written { most } => {
                 let runs = server.take_written(most.min(MAX_RUNS)).into_iter();
                 let runs = runs.map(|(first, frames)| (first.0, frames)).collect();
@@ -301,6 +326,8 @@ fn for_a_save(server: &Server, step: &ToDm) -> anyhow::Result<()> {
         | ToDm::Ping
         | ToDm::Stop
         | ToDm::Written { .. }
+        | ToDm::Proceed
+        | ToDm::Wake
         | ToDm::Save => {
             bail!("{step:?} is no step of a save");
         }

@@ -17,13 +17,14 @@ use vgpu_device::{
 };
 use vgpu_ring::{DeviceEnd, Doorbell, EventBell, RingError};
 use xen_glue::{
-    DEVICE_MODEL_REQUESTS, DeviceModel, DeviceModelError, DomId, ForeignMemory,
-    ForeignMemoryConfig, Handles, IoreqServer, IoreqServerId, Privcmd, Sbdf, TableError,
-    TableFrames, VcpuIoreqs, VcpuIoreqsError,
+    DEVICE_MODEL_REQUESTS, DeviceModel, DeviceModelError, DomId, EventChannel, EventChannelError,
+    ForeignMemory, ForeignMemoryConfig, Handles, IoreqServer, IoreqServerId, Privcmd, Sbdf,
+    TableError, TableFrames, VcpuIoreqs, VcpuIoreqsError,
 };
 
 use crate::alarm::Alarm;
 use crate::events::EventLoop;
+use crate::keeper::{self, PageKeeper};
 use crate::outside::{Interrupts, SubmitRing};
 use crate::pause::Pause;
 use crate::protection::{Protection, ProtectionState, StillProtected};
@@ -49,6 +50,10 @@ pub struct ServerConfig {
     pub spin: Duration,
     /// What a system call leads to that a thread's work does without.
     pub seccomp: Seccomp,
+    /// Who outlives this domain, if it is one for a device model alone. Then no
+    /// frame is protected for vgpud, either: Xen 4.17 would leave what is
+    /// protected to a domain that is gone (`arch/x86/mm/p2m.c:p2m_set_ioreq_server`).
+    pub keeper: Option<Arc<dyn PageKeeper>>,
 }
 
 impl ServerConfig {
@@ -139,8 +144,8 @@ enum Beginning<'a> {
     Restored(&'a DeviceV1),
     /// What a former device model left.
     Left {
-        /// Its ioreq server.
-        server: IoreqServerId,
+        /// Its ioreq server, if that is any domain's that lives.
+        server: Option<IoreqServerId>,
     },
 }
 
@@ -161,6 +166,10 @@ pub struct Server {
     counts: Arc<Counts>,
     alarm: Arc<Alarm>,
     kept: Arc<dyn Kept>,
+    /// Whether frames may be protected.
+    protects: bool,
+    /// Xen's ends wake the vCPUs.
+    channels: Vec<Arc<EventChannel>>,
     stop: Arc<AtomicBool>,
     stop_bell: EventBell,
     threads: Vec<JoinHandle<()>>,
@@ -227,21 +236,35 @@ impl Server {
         end: DeviceEnd,
     ) -> Result<Self, AttachError> {
         let kept = Arc::new(end.kept.clone());
-        Self::recover_keeping(handles, config, server, end, kept)
+        Self::recover_keeping(handles, config, Some(server), end, kept)
     }
 
-    /// Takes that place, with what was kept in `kept`.
+    /// Takes the place of one whose domain is gone, and with it all that could
+    /// be done with its ioreq server: there is a new one.
+    ///
+    /// # Errors
+    /// As [`Server::recover`].
+    pub fn recover_anew(
+        handles: Handles,
+        config: &ServerConfig,
+        end: DeviceEnd,
+    ) -> Result<Self, AttachError> {
+        let kept = Arc::new(end.kept.clone());
+        Self::recover_keeping(handles, config, None, end, kept)
+    }
+
+    /// Takes either place, with what was kept in `kept`.
     ///
     /// # Errors
     /// As [`Server::recover`].
     pub fn recover_keeping(
         handles: Handles,
         config: &ServerConfig,
-        server: u16,
+        server: Option<u16>,
         end: DeviceEnd,
         kept: Arc<dyn Kept>,
     ) -> Result<Self, AttachError> {
-        let server = IoreqServerId(server);
+        let server = server.map(IoreqServerId);
         Self::start(handles, config, end, kept, Beginning::Left { server })
     }
 
@@ -278,7 +301,10 @@ impl Server {
                 successor::resume(&mut requests, &mut events, doing);
                 // Or it would look as if it had an event in hand for ever.
                 kept::event_done(&*kept);
-                let server = dm.attach_ioreq_server(server);
+                let server = match server {
+                    Some(server) => dm.attach_ioreq_server(server),
+                    None => dm.create_ioreq_server()?,
+                };
                 // Until all is taken over, it is there for another one.
                 server.persist(true);
                 server
@@ -286,9 +312,7 @@ impl Server {
             _ => dm.create_ioreq_server()?,
         };
         let server = Arc::new(server);
-        let page = Arc::new(server.map_page(vcpus)?);
-        // The ports in the page are valid only once it is enabled.
-        server.set_enabled(true)?;
+        let page = Arc::new(keeper::enable(&server, vcpus, config.keeper.as_deref())?);
         let moving = successor::table(&dm, config.table_gfn, left, &kept);
         let frames = match (&moving, config.table_gfn) {
             (Some(table), Some(_)) => Some(TableFrames::open(&*privcmd, domid, table.at())?),
@@ -318,7 +342,10 @@ impl Server {
         if left {
             protection.take_over();
         }
-        protection.begin_again();
+        let protects = config.keeper.is_none();
+        if protects {
+            protection.begin_again();
+        }
         let interrupts = Arc::new(Interrupts {
             dm,
             slot: config.slot,
@@ -360,6 +387,8 @@ impl Server {
             counts: Arc::default(),
             alarm,
             kept,
+            protects,
+            channels: Vec::new(),
             stop: Arc::default(),
             stop_bell: EventBell::new().map_err(system("make a doorbell"))?,
             threads: Vec::new(),
@@ -368,6 +397,7 @@ impl Server {
         for (vcpu, channels) in (0..).zip(channels) {
             let ioreqs = VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, domid)
                 .map_err(|source| AttachError::Vcpu { vcpu, source })?;
+            this.channels.push(Arc::clone(ioreqs.channel()));
             vcpus.push(this.vcpu(ioreqs, config)?);
         }
         let mut events = EventLoop {
@@ -506,9 +536,22 @@ impl Server {
         self.protection.end()
     }
 
-    /// Lets frames be protected again, where Xen does that.
+    /// Lets frames be protected again, where that can be.
     pub fn allow_protection(&self) {
-        self.protection.begin_again();
+        if self.protects {
+            self.protection.begin_again();
+        }
+    }
+
+    /// Has each vCPU that waits for an answer look for it, in whichever page it
+    /// waits.
+    ///
+    /// # Errors
+    /// When Xen does not signal one.
+    pub fn wake_vcpus(&self) -> Result<(), EventChannelError> {
+        self.channels
+            .iter()
+            .try_for_each(|channel| channel.notify())
     }
 
     /// The device and this server, for people and tools.

@@ -5,7 +5,9 @@
 //! the pipe to vgpud and offers both ([`offer`]). A successor offers the same
 //! area and another pipe, which is how vgpud learns of it.
 
+mod child;
 pub mod init;
+pub mod keeper;
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +15,7 @@ use anyhow::{Context, anyhow};
 use grant_area::{GrantedArea, GrantedControl, LentArea, Lifeline, Loan, Offer};
 use serde::{Deserialize, Serialize};
 use vgpu_control::{Connection, PipeConnection, STUB_FAILED, STUB_FOLDER, STUB_OFFER};
-use vgpu_ring::AreaConfig;
+use vgpu_ring::{AreaConfig, KeptPart};
 use xen_glue::{DomId, Port, XenHost, Xenstore};
 
 /// What vgpud is in.
@@ -44,6 +46,11 @@ impl Holder {
         let area = GrantedArea::create(&XenHost, DOM0, AreaConfig::default());
         let area = area.context("cannot grant an area").inspect_err(tell)?;
         Ok(Self { area })
+    }
+
+    /// What the device model keeps for its successor.
+    pub fn kept(&self) -> KeptPart {
+        self.area.kept()
     }
 
     /// Tells when dom0 comes and goes.

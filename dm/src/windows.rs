@@ -102,6 +102,10 @@ impl Windows {
         let state = &mut *self.lock();
         if state.out {
             state.mapped[TABLE] = state.left[TABLE].take();
+            if let Some(range) = &state.mapped[TABLE] {
+                // It may be another server now, which has nothing yet.
+                let _ = self.server.map_mmio(range);
+            }
         }
         for (slot, range) in std::mem::take(&mut state.left).into_iter().enumerate() {
             if let Some(range) = range {

@@ -47,6 +47,7 @@ impl Guest {
             device: Config::default(),
             spin: Duration::from_micros(200),
             seccomp: vgpu_dm::Seccomp::Off,
+            keeper: None,
         };
         let server = Server::attach(
             Handles::open(&xen, domain.id()).unwrap(),

@@ -28,6 +28,7 @@ fn message(mode: &str) -> ToDm {
         confine: None,
         restored: false,
         recover: None,
+        anew: false,
         replay: false,
         msi: true,
     })

@@ -85,6 +85,7 @@ fn config() -> ServerConfig {
         },
         spin: Duration::from_micros(20),
         seccomp: vgpu_dm::Seccomp::Off,
+        keeper: None,
     }
 }
 

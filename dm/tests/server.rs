@@ -30,6 +30,7 @@ fn config() -> ServerConfig {
         device: Config::default(),
         spin: Duration::from_micros(20),
         seccomp: vgpu_dm::Seccomp::Off,
+        keeper: None,
     }
 }
 

@@ -20,7 +20,6 @@ mod dm;
 mod events;
 mod extents;
 mod guest;
-mod heartbeat;
 mod migration;
 mod platform;
 mod process;

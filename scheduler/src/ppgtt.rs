@@ -26,7 +26,7 @@ mod written;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use gen8::pte::Level;
@@ -145,7 +145,7 @@ pub struct ShadowTables {
     /// other: none may have it twice while another waits, which the standard
     /// library's lock allows.
     inner: parking_lot::Mutex<Tables>,
-    changes: OnceLock<Changes>,
+    changes: RwLock<Option<Changes>>,
     /// Roots whose pins were dropped and are not yet counted. Pins are
     /// dropped on the interrupt thread, which must not wait for a guest's
     /// tables to be compared.
@@ -192,7 +192,7 @@ impl ShadowTables {
                 reach: Reach::default(),
                 counts: TableCounts::default(),
             }),
-            changes: OnceLock::new(),
+            changes: RwLock::new(None),
             dropped: Mutex::default(),
             pinned: AtomicUsize::new(0),
             live: AtomicUsize::new(0),

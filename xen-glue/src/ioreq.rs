@@ -2,10 +2,14 @@
 
 mod execute;
 mod page;
+mod pages;
+mod slot;
 mod vcpu;
 
 pub use execute::{IoHandler, execute};
 pub use page::{IoreqError, IoreqPage, IoreqState};
+pub use pages::{IoreqPages, PagesError};
+pub use slot::Slot;
 pub use vcpu::{VcpuIoreqs, VcpuIoreqsError};
 
 use std::ops::RangeInclusive;

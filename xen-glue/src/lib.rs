@@ -35,8 +35,8 @@ pub use handles::{DEVICE_MODEL_REQUESTS, Handles, HandlesError};
 pub use hypercall::{DomainMemory, DomainState, Hypercall, HypercallError};
 pub use hypervisor::{DomId, Hypervisor, HypervisorError, XenHost};
 pub use ioreq::{
-    IoHandler, IoKind, IoRequest, IoreqError, IoreqPage, IoreqState, VcpuIoreqs, VcpuIoreqsError,
-    execute,
+    IoHandler, IoKind, IoRequest, IoreqError, IoreqPage, IoreqPages, IoreqState, PagesError, Slot,
+    VcpuIoreqs, VcpuIoreqsError, execute,
 };
 pub use mapping::{Access, Mapping, MappingError};
 pub use privcmd::{

@@ -9,21 +9,19 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use grant_area::Lifeline;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use vgpu_control::Connection;
 
 use super::Holder;
+use super::child::{Child, Orders};
+use super::keeper::Kept;
 
 /// This program in the initial RAM disk.
 const PROGRAM: &str = "/init";
@@ -59,6 +57,8 @@ pub fn run(arguments: &[OsString]) -> anyhow::Result<Infallible> {
 fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
     let holder = Holder::new()?;
     let dom0 = holder.lifeline();
+    let mut orders = Orders::watch()?;
+    let mut pages = Kept::new()?;
     let mut deaths = Deaths::default();
     for serial in 0.. {
         let (ours, theirs) = Connection::pair()?;
@@ -72,7 +72,13 @@ fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
         if let Err(e) = holder.lend(&ours, serial, comings) {
             log::error!("{e:#}");
         }
-        let Some(status) = wait(&mut device_model, &dom0, comings)? else {
+        let mut child = Child {
+            process: &mut device_model,
+            connection: ours,
+            serial,
+            comings,
+        };
+        let Some(status) = child.wait(&dom0, &mut orders, &holder, &mut pages)? else {
             log::info!("another vgpud came: the device model is replaced");
             continue;
         };
@@ -88,39 +94,6 @@ fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())
-}
-
-/// Waits for the end of a device model that was started when dom0 had come
-/// `comings` times. `None` when it was killed since another vgpud came.
-fn wait(
-    device_model: &mut Child,
-    dom0: &Lifeline,
-    comings: u32,
-) -> anyhow::Result<Option<ExitStatus>> {
-    const WHAT: &str = "cannot wait for the device model";
-    let pid = Pid::from_child(device_model);
-    let end = pidfd_open(pid, PidfdFlags::empty()).context(WHAT)?;
-    loop {
-        // The first is the one that it was started for.
-        if dom0.comings() > comings.max(1) {
-            device_model
-                .kill()
-                .context("cannot kill the device model")?;
-            device_model.wait().context(WHAT)?;
-            return Ok(None);
-        }
-        let mut fds = [
-            PollFd::new(&end, PollFlags::IN),
-            PollFd::from_borrowed_fd(dom0.fd(), PollFlags::IN),
-        ];
-        match poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(e).context(WHAT),
-        }
-        if let Some(status) = device_model.try_wait().context(WHAT)? {
-            return Ok(Some(status));
-        }
-    }
 }
 
 /// Mounts what is needed and loads the modules.

@@ -112,7 +112,7 @@ impl Dynasty {
             .resumed_device_end(self.bells.try_clone().unwrap());
         let kept = self.kept(&process);
         let made = catch_unwind(AssertUnwindSafe(|| {
-            Server::recover_keeping(handles, &config(), self.server, end, kept)
+            Server::recover_keeping(handles, &config(), Some(self.server), end, kept)
         }));
         match made {
             Ok(server) => (Some(server.unwrap()), process),

@@ -311,7 +311,9 @@ impl Area {
         Ok(())
     }
 
-    fn kept(&self) -> KeptPart {
+    /// What the device model keeps for its successor.
+    #[must_use]
+    pub fn kept(&self) -> KeptPart {
         KeptPart::new(self.words.clone(), self.layout.kept)
     }
 

@@ -78,6 +78,14 @@ fn answer(
             log::info!("domain {domid}: {} by process {}", held.share, peer.pid);
             serde_json::to_value(held)?
         }
+        ClientRequest::RestartDm { domid, how } => {
+            guest(shared, domid)?.disturb_dm(how)?;
+            log::info!(
+                "domain {domid}: {how:?} of its device model by process {}",
+                peer.pid
+            );
+            json!({})
+        }
         ClientRequest::MigrateStatus { domid } => {
             let guest = guest(shared, domid)?;
             migration::look_ahead(guest.migration());

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use grant_area::MappedArea;
 use serde_json::Value;
 use vgpu_confine::Confined;
-use vgpu_control::{ControlError, FromDm, Place, StartDm, ToDm};
+use vgpu_control::{ControlError, Disturb, FromDm, Place, StartDm, ToDm};
+use vgpu_ring::Area;
 use vgpu_sched::saved::MAX_DEVICE;
 
 /// How long a device model may take for an answer or to stop.
@@ -77,16 +79,36 @@ pub trait DeviceModel: Send + Sync {
     /// take its place then.
     fn kill(&self) -> String;
 
-    /// Another that goes on with the same shared area, told `start`. The id of a
-    /// process is `noted` before that hears anything.
+    /// Another that goes on with what is in the shared area, told `start`.
     ///
     /// # Errors
     /// As the first's: what it says, or how it failed to say anything.
-    fn successor(
-        &self,
-        start: StartDm,
-        noted: &dyn Fn(i32),
-    ) -> anyhow::Result<Arc<dyn DeviceModel>>;
+    fn successor(&self, start: StartDm, home: &dyn Home) -> anyhow::Result<Arc<dyn DeviceModel>>;
+
+    /// Kills or stops it, for who watches it to find.
+    ///
+    /// # Errors
+    /// When it is gone, or out of reach.
+    fn disturb(&self, how: Disturb) -> anyhow::Result<()>;
+
+    /// None takes its place any more: nothing is done for one.
+    fn lost(&self) {}
+
+    /// Does what has to be done now and then.
+    fn tend(&self) {}
+}
+
+/// The part of a vGPU that stays when its device model changes.
+pub trait Home {
+    /// The id of a process that is a device model, before that hears anything.
+    fn noted(&self, pid: i32);
+
+    /// What is in the area `from` is in `to` from now on.
+    ///
+    /// # Errors
+    /// When the areas are not of one kind, or the process has no more
+    /// descriptors.
+    fn move_to(&self, from: &Area, to: &MappedArea) -> anyhow::Result<()>;
 }
 
 /// Whether an error of a device model's start is that it died or fell silent, and

@@ -14,12 +14,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use vgpu_confine::{Confinement, Identity, Seccomp};
-use vgpu_control::{Connection, FromDm, Place, StartDm, ToDm};
+use vgpu_control::{Connection, Disturb, FromDm, Place, StartDm, ToDm};
 use vgpu_ring::{DeviceBells, SharedArea};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 
-use super::device_model::{Attached, DeviceModel, LIMIT};
+use super::device_model::{Attached, DeviceModel, Home, LIMIT};
 
 /// How a device model is run.
 #[derive(Clone, Debug)]
@@ -260,13 +260,20 @@ impl DeviceModel for DmProcess {
         self.reap()
     }
 
-    fn successor(
-        &self,
-        start: StartDm,
-        noted: &dyn Fn(i32),
-    ) -> anyhow::Result<Arc<dyn DeviceModel>> {
+    fn disturb(&self, how: Disturb) -> anyhow::Result<()> {
+        let signal = match how {
+            Disturb::Kill => Signal::KILL,
+            Disturb::Stop => Signal::STOP,
+        };
+        let sent = pidfd_send_signal(&self.pidfd, signal);
+        sent.with_context(|| format!("process {}", self.pid))
+    }
+
+    fn successor(&self, start: StartDm, home: &dyn Home) -> anyhow::Result<Arc<dyn DeviceModel>> {
         let seat = Arc::clone(&self.seat);
-        Ok(Arc::new(Self::start(seat, start, None, noted)?))
+        Ok(Arc::new(Self::start(seat, start, None, &|pid| {
+            home.noted(pid)
+        })?))
     }
 }
 

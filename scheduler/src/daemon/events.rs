@@ -1,10 +1,11 @@
 //! The way back to a device model: the complete ring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use vgpu_ring::{AreaWords, Doorbell, Event, EventBell, Producer, PushError, RingError};
 use vgpu_sched::events::{EventSink, Full};
+use vgpu_sched::sync::lock;
 
 /// What became of a ring.
 #[derive(Default)]
@@ -28,22 +29,33 @@ impl RingFate {
     }
 }
 
+/// A ring of one shared area.
+pub struct Way {
+    /// It.
+    pub ring: Producer<Event, AreaWords, EventBell>,
+    /// The doorbell that the vGPU's worker waits on.
+    pub worker: EventBell,
+}
+
 /// Puts the scheduler's events into the ring.
 pub struct RingSink {
-    ring: Producer<Event, AreaWords, EventBell>,
+    /// `None` while it becomes that of another area.
+    way: Arc<Mutex<Option<Way>>>,
     fate: Arc<RingFate>,
-    /// Wakes the worker, which drops the vGPU.
-    worker: EventBell,
 }
 
 impl RingSink {
-    /// Puts into `ring`; `worker` is the doorbell the vGPU's worker waits on.
-    pub fn new(ring: Producer<Event, AreaWords, EventBell>, worker: EventBell) -> Self {
+    /// Puts into the ring of `way`.
+    pub fn new(way: Way) -> Self {
         Self {
-            ring,
+            way: Arc::new(Mutex::new(Some(way))),
             fate: Arc::default(),
-            worker,
         }
+    }
+
+    /// The ring, to put another in its place.
+    pub fn way(&self) -> Arc<Mutex<Option<Way>>> {
+        Arc::clone(&self.way)
     }
 
     /// What becomes of the ring.
@@ -54,7 +66,11 @@ impl RingSink {
 
 impl EventSink for RingSink {
     fn push(&mut self, event: Event) -> Result<(), Full> {
-        match self.ring.push(event) {
+        let mut way = lock(&self.way);
+        let Some(way) = way.as_mut() else {
+            return Err(Full);
+        };
+        match way.ring.push(event) {
             Ok(()) => {
                 self.fate.sent.fetch_add(1, Ordering::Relaxed);
                 Ok(())
@@ -63,7 +79,7 @@ impl EventSink for RingSink {
             // Nobody can read it any more: it is lost, and the vGPU with it.
             Err(PushError::Broken(e)) => {
                 if self.fate.broken.set(e).is_ok() {
-                    self.worker.ring();
+                    way.worker.ring();
                 }
                 Ok(())
             }
@@ -90,7 +106,10 @@ mod tests {
         .unwrap();
         let bells = Bells::new().unwrap();
         let worker = bells.submit.try_clone().unwrap();
-        let mut sink = RingSink::new(area.daemon_end(bells).events, worker);
+        let mut sink = RingSink::new(Way {
+            ring: area.daemon_end(bells).events,
+            worker,
+        });
         let fate = sink.fate();
         let event = Event::Pong { token: 0 };
         assert_eq!(sink.push(event), Ok(()));
@@ -104,6 +123,9 @@ mod tests {
         file.write_all_at(&[0xff; 8], consumer).unwrap();
         assert_eq!(sink.push(event), Ok(()));
         assert!(fate.sound().is_err());
-        assert!(sink.worker.wait(Some(Duration::ZERO)));
+        let way = lock(&sink.way).take().unwrap();
+        assert!(way.worker.wait(Some(Duration::ZERO)));
+        // In between there is none.
+        assert_eq!(sink.push(event), Err(Full));
     }
 }

@@ -15,7 +15,7 @@ use xen_glue::PARKING_GFN;
 
 use super::claim::Claim;
 use super::device_model::DeviceModel;
-use super::events::{RingFate, RingSink};
+use super::events::{RingFate, RingSink, Way};
 use super::migration::{self, Arriving, Plug, Record};
 use super::platform::{Origin, Platform, Vgpu};
 use super::process::Process;
@@ -47,6 +47,8 @@ pub struct Guest {
     pub signals: Signals,
     pub(super) models: Models,
     fate: Arc<RingFate>,
+    /// The ring of events, which changes with the area.
+    pub(super) way: Arc<Mutex<Option<Way>>>,
     /// `None` once the vGPU failed.
     pub(super) running: Mutex<Option<Running>>,
     /// Held while a save uses the vGPU, which is not to end then. Locked before
@@ -87,7 +89,7 @@ pub enum Comes<'a> {
 /// What a vGPU needs to run. Dropped in this order: requests stop before the
 /// vGPU goes.
 pub struct Running {
-    worker: Worker,
+    pub(super) worker: Arc<Worker>,
     /// The scheduler's part.
     pub vgpu: Arc<dyn Vgpu>,
 }
@@ -119,8 +121,11 @@ impl Guest {
         }
         let watched = qemu.open().context("cannot watch the client")?;
         let Taken { seat, ours, wake } = Seat::take(host, claim.spec(), domid, left)?;
-        let sink = RingSink::new(ours.events, wake);
-        let fate = sink.fate();
+        let sink = RingSink::new(Way {
+            ring: ours.events,
+            worker: wake,
+        });
+        let (fate, way) = (sink.fate(), sink.way());
         let share = claim.spec().share;
         let origin = match (restored, orphan) {
             (Some(saved), _) => Origin::Saved(saved),
@@ -223,7 +228,11 @@ impl Guest {
             signals,
             models: Models::new(dm, made),
             fate,
-            running: Mutex::new(Some(Running { worker, vgpu })),
+            way,
+            running: Mutex::new(Some(Running {
+                worker: Arc::new(worker),
+                vgpu,
+            })),
             in_use: Mutex::new(()),
             failure: Mutex::new(None),
             gpu: platform.gpu().to_string(),

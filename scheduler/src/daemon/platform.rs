@@ -33,8 +33,8 @@ pub trait Vgpu: Send + Sync {
     /// Why it is of no more use.
     fn usable(&self) -> Result<(), String>;
 
-    /// Where the device model counts changes of protected page tables. Given
-    /// before the first request.
+    /// Where the device model counts changes of protected page tables, from now
+    /// on. Given before the first request.
     fn count_changes(&self, changes: TableChanges);
 
     /// The guest's page table.

@@ -10,16 +10,20 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use vgpu_control::{Place, StartDm};
-use vgpu_ring::KeptPart;
+use anyhow::{Context, anyhow, bail};
+use grant_area::MappedArea;
+use vgpu_control::{Disturb, Place, StartDm};
+use vgpu_heartbeat::Heartbeat;
+use vgpu_ring::{Area, KeptPart};
 use vgpu_sched::sync::lock;
 
-use super::device_model::{DeviceModel, died};
+use super::device_model::{DeviceModel, Home, died};
+use super::events::Way;
 use super::guest::Guest;
-use super::heartbeat::Heartbeat;
+use super::platform::Platform;
 use super::process::Process;
 use super::server::Limits;
+use super::worker::Work;
 
 /// What becomes of a guest whose device models die again and again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,8 +158,8 @@ impl Models {
         self.limits.crashes.then
     }
 
-    /// A watch over the present one. In a domain of its own nobody sees its
-    /// threads.
+    /// A watch over the present one. In a domain of its own the first process
+    /// there watches it.
     pub fn heartbeat(&self) -> Option<Heartbeat> {
         match self.now().place() {
             Place::Process(pid) => {
@@ -168,7 +172,7 @@ impl Models {
 
     /// Starts another one in the place of the present one, which died, or is
     /// killed. The page table is RAM of the guest at `table`, or is not.
-    fn replace(&self, reason: &str, table: Option<u64>, noted: &dyn Fn(i32)) -> anyhow::Result<()> {
+    fn replace(&self, reason: &str, table: Option<u64>, home: &dyn Home) -> anyhow::Result<()> {
         let since = Instant::now();
         let server = self.now().server();
         let mut reason = reason.to_owned();
@@ -190,7 +194,7 @@ impl Models {
                 ..self.start.clone()
             };
             let present = self.now();
-            match present.successor(start, noted) {
+            match present.successor(start, home) {
                 Ok(next) => {
                     *lock(&self.now) = next;
                     let mut deaths = lock(&self.deaths);
@@ -210,22 +214,76 @@ impl Guest {
     ///
     /// # Errors
     /// Why none can take its place.
-    pub fn replace_dm(&self, reason: &str) -> anyhow::Result<()> {
+    pub fn replace_dm(&self, reason: &str, platform: &dyn Platform) -> anyhow::Result<()> {
         // First, so that nobody waits for its answer with a lock held.
         self.dm().kill();
         let Some(table) = self.table_gfn() else {
             bail!(self.lost());
         };
-        self.models.replace(reason, table, &|pid| {
-            self.note(|record| record.dm = Process::of(pid).ok());
-        })?;
+        self.models.replace(reason, table, self)?;
         let gap = self.models.gap().as_millis();
         let place = self.dm().place();
+        let server = self.dm().server();
+        self.note(|record| {
+            record.runs_at(place, platform);
+            record.server = server;
+        });
         log::warn!(
             "domain {}: {reason}; that at {place} goes on after {gap} ms",
             self.domid
         );
         self.lose_save();
+        Ok(())
+    }
+}
+
+impl Guest {
+    /// Kills or stops its device model, to be replaced.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn disturb_dm(&self, how: Disturb) -> anyhow::Result<()> {
+        if self.table_gfn().is_none() {
+            bail!(self.lost());
+        }
+        self.dm().disturb(how)
+    }
+}
+
+impl Home for Guest {
+    fn noted(&self, pid: i32) {
+        self.note(|record| record.dm = Process::of(pid).ok());
+    }
+
+    fn move_to(&self, from: &Area, to: &MappedArea) -> anyhow::Result<()> {
+        let bells = to.bells()?;
+        let wake = bells.submit.try_clone()?;
+        let lost = || anyhow!(self.lost());
+        let (worker, vgpu) = {
+            let running = lock(&self.running);
+            let running = running.as_ref().ok_or_else(lost)?;
+            (Arc::clone(&running.worker), Arc::clone(&running.vgpu))
+        };
+        // Nobody of ours is in the rings while they are copied; what the
+        // scheduler has to tell meanwhile, it keeps.
+        let work = worker.halt().context("its worker has ended")?;
+        let mut way = lock(&self.way);
+        *way = None;
+        from.copy_to(to)?;
+        let ours = to.resumed_daemon_end(bells);
+        vgpu.table().share(ours.ggtt);
+        vgpu.count_changes(ours.changes);
+        *way = Some(Way {
+            ring: ours.events,
+            worker: wake,
+        });
+        drop(way);
+        let work = Work {
+            requests: ours.requests,
+            ..work
+        };
+        let worker = worker.succeed(self.domid, work)?;
+        lock(&self.running).as_mut().ok_or_else(lost)?.worker = Arc::new(worker);
         Ok(())
     }
 }

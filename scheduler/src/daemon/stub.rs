@@ -7,6 +7,7 @@
 
 mod dm;
 mod domain;
+mod service;
 mod toolstack;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub use domain::{StubConfig, StubDomain};
 pub use toolstack::{DomainPlan, Toolstack, Watch, Xl};
 
 /// How domains for device models are made on this host.
+#[derive(Clone)]
 pub struct Stubs {
     /// Makes them.
     pub toolstack: Arc<dyn Toolstack>,

@@ -5,10 +5,10 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use vgpu_heartbeat::{EVERY, Heartbeat};
 use vgpu_ring::{Doorbell, EventBell};
 
 use super::guest::Guest;
-use super::heartbeat::{EVERY, Heartbeat};
 use super::platform::Platform;
 use super::registry::Registry;
 use super::replace::OnCrashLoop;
@@ -65,7 +65,7 @@ fn watch(guest: &Guest, platform: &dyn Platform) {
                 break;
             }
         };
-        if let Err(e) = guest.replace_dm(&reason) {
+        if let Err(e) = guest.replace_dm(&reason, platform) {
             lose(guest, platform, &format!("{reason}; {e:#}"));
             break;
         }
@@ -88,6 +88,7 @@ fn lose(guest: &Guest, platform: &dyn Platform, reason: &str) {
         }
     }
     guest.dm().kill();
+    guest.dm().lost();
     guest.fail(&reason);
 }
 
@@ -129,6 +130,9 @@ fn next(guest: &Guest, vgpu: bool) -> Happened {
         }
         if ended(3) {
             return Happened::DmEnded;
+        }
+        if events == 0 && vgpu {
+            dm.tend();
         }
         if events == 0
             && let Some(how) = heartbeat.as_mut().and_then(Heartbeat::look)

@@ -12,7 +12,7 @@ use xen_glue::{
 /// A guest's table: RAM of the guest, which it writes directly, or else in the
 /// shared area, where the device model writes it.
 pub struct Table {
-    shared: GgttTable,
+    shared: RwLock<GgttTable>,
     ram: RwLock<Option<TableFrames>>,
     xen: Option<Xen>,
 }
@@ -86,10 +86,20 @@ impl Table {
     /// The one in the shared area, always.
     pub fn trapped(shared: GgttTable) -> Self {
         Self {
-            shared,
+            shared: RwLock::new(shared),
             ram: RwLock::new(None),
             xen: None,
         }
+    }
+
+    /// The shared area is another one from now on, with the same entries.
+    pub fn share(&self, shared: GgttTable) {
+        let mut now = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+        *now = shared;
+    }
+
+    fn shared(&self) -> RwLockReadGuard<'_, GgttTable> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Option<TableFrames>> {
@@ -114,7 +124,10 @@ impl Table {
         // The guest stands still: the lock is taken once, not 2^20 times.
         match &*self.read() {
             Some(frames) => saved.unpack(|index, entry| frames.store(index, entry)),
-            None => saved.unpack(|index, entry| self.shared.store(index, entry)),
+            None => {
+                let shared = self.shared();
+                saved.unpack(|index, entry| shared.store(index, entry));
+            }
         }
     }
 
@@ -154,7 +167,10 @@ impl Table {
     pub fn pack(&self) -> PackedTable {
         match &*self.read() {
             Some(frames) => PackedTable::pack(|index| frames.load(index)),
-            None => PackedTable::pack(|index| self.shared.load(index)),
+            None => {
+                let shared = self.shared();
+                PackedTable::pack(|index| shared.load(index))
+            }
         }
     }
 }
@@ -178,7 +194,7 @@ impl GuestGgtt for Table {
     fn load(&self, index: u32) -> u64 {
         match &*self.read() {
             Some(frames) => frames.load(index),
-            None => self.shared.load(index),
+            None => self.shared().load(index),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! A vGPU's worker: takes requests off its submit ring.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use vgpu_ring::{AreaWords, Consumer, Doorbell, EventBell, Request};
 use vgpu_sched::clock::nanos;
 use vgpu_sched::reading::Allowance;
+use vgpu_sched::sync::lock;
 
 use super::events::RingFate;
 use super::platform::Vgpu;
@@ -34,16 +35,22 @@ pub struct Work {
 pub struct Worker {
     shared: Arc<Shared>,
     bell: EventBell,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<Work>>>,
 }
 
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
+    counts: Arc<Counts>,
+    failure: OnceLock<String>,
+}
+
+/// What a vGPU's workers count, one after the other.
+#[derive(Default)]
+struct Counts {
     requests: AtomicU64,
     /// Nanoseconds in which the ring was left alone.
     slowed: AtomicU64,
-    failure: std::sync::OnceLock<String>,
 }
 
 impl Worker {
@@ -51,8 +58,23 @@ impl Worker {
     ///
     /// # Errors
     /// When the system has no more threads or descriptors.
-    pub fn start(domid: u16, mut work: Work) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+    pub fn start(domid: u16, work: Work) -> std::io::Result<Self> {
+        Self::start_counting(domid, work, Arc::default())
+    }
+
+    /// Starts one that goes on with what this one, which is halted, counted.
+    ///
+    /// # Errors
+    /// As [`Worker::start`].
+    pub fn succeed(&self, domid: u16, work: Work) -> std::io::Result<Self> {
+        Self::start_counting(domid, work, Arc::clone(&self.shared.counts))
+    }
+
+    fn start_counting(domid: u16, mut work: Work, counts: Arc<Counts>) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            counts,
+            ..Shared::default()
+        });
         let bell = work.requests.doorbell().try_clone()?;
         let thread = thread::Builder::new().name(format!("vgpu{domid}")).spawn({
             let shared = Arc::clone(&shared);
@@ -62,13 +84,28 @@ impl Worker {
                     let _ = shared.failure.set(reason);
                     work.broke.ring();
                 }
+                work
             }
         })?;
         Ok(Self {
             shared,
             bell,
-            thread: Some(thread),
+            thread: Mutex::new(Some(thread)),
         })
+    }
+
+    /// Stops it, and gives what it worked on, once. A request that it had begun
+    /// is carried out.
+    pub fn halt(&self) -> Option<Work> {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.bell.ring();
+        let thread = lock(&self.thread).take()?;
+        thread.thread().unpark();
+        let work = thread.join();
+        if work.is_err() {
+            log::error!("a vGPU's worker panicked");
+        }
+        work.ok()
     }
 
     /// Why it ended by itself, if it did.
@@ -78,26 +115,19 @@ impl Worker {
 
     /// A counter of the requests taken so far.
     pub fn requests(&self) -> u64 {
-        self.shared.requests.load(Ordering::Relaxed)
+        self.shared.counts.requests.load(Ordering::Relaxed)
     }
 
     /// For how long the ring was left alone so far, in nanoseconds, because
     /// requests had cost more than they may.
     pub fn slowed_ns(&self) -> u64 {
-        self.shared.slowed.load(Ordering::Relaxed)
+        self.shared.counts.slowed.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.bell.ring();
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            if thread.join().is_err() {
-                log::error!("a vGPU's worker panicked");
-            }
-        }
+        self.halt();
     }
 }
 
@@ -107,7 +137,7 @@ impl Work {
         while !shared.stop.load(Ordering::SeqCst) {
             // One that was not carried out to its end stays for a vgpud to come.
             while let Some(request) = self.requests.peek().map_err(|e| e.to_string())? {
-                shared.requests.fetch_add(1, Ordering::Relaxed);
+                shared.counts.requests.fetch_add(1, Ordering::Relaxed);
                 if matches!(request, Request::Submit { .. })
                     && let Some(first) = self.first.take()
                 {
@@ -120,7 +150,10 @@ impl Work {
                     return Ok(());
                 }
                 if let Some(pause) = pause {
-                    shared.slowed.fetch_add(nanos(pause), Ordering::Relaxed);
+                    shared
+                        .counts
+                        .slowed
+                        .fetch_add(nanos(pause), Ordering::Relaxed);
                     // Whoever stops this thread ends it early.
                     thread::park_timeout(pause);
                 }

@@ -11,6 +11,8 @@
 //! What is told is only where something changed. The entry is read again: it
 //! may have been changed once more, and a comparison may have seen that.
 
+use std::sync::PoisonError;
+
 use guest_memory::{Gfn, PAGE_SIZE};
 
 use super::ShadowTables;
@@ -34,16 +36,17 @@ impl Tables {
 }
 
 impl ShadowTables {
-    /// Where the device model counts changes. Until it is known, pages are
-    /// compared though they are protected.
+    /// Where the device model counts changes, from now on. Until it is known,
+    /// pages are compared though they are protected.
     pub fn count_changes(&self, changes: Changes) {
-        // The device model of a vGPU stays the same.
-        let _ = self.changes.set(changes);
+        let mut now = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        *now = Some(changes);
     }
 
     /// Whether there may be changes not yet told.
     pub(super) fn behind(&self, inner: &Tables) -> bool {
-        self.changes.get().is_none_or(|now| now() != inner.heard)
+        let changes = self.changes.read().unwrap_or_else(PoisonError::into_inner);
+        changes.as_ref().is_none_or(|now| now() != inner.heard)
     }
 
     /// A vCPU wrote `size` bytes at `gpa`, inside one page; what that cost it

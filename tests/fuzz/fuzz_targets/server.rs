@@ -123,6 +123,7 @@ impl World {
             device: Config::default(),
             spin: Duration::from_micros(200),
             seccomp: vgpu_dm::Seccomp::Off,
+            keeper: None,
         };
         let server = Server::attach(Handles::open(&xen, domain.id()).expect("handles"), &config, area.device_end(bells)).expect("attach");
         let vcpu = domain.vcpu(0).expect("a vcpu");

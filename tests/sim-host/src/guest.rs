@@ -191,6 +191,7 @@ impl SimGuest {
             spin: config.spin,
             // It shares the process with the test.
             seccomp: vgpu_dm::Seccomp::Off,
+            keeper: None,
         };
         let handles = Handles::open(xen, domain.id())?;
         let server = match device {

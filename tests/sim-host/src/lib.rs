@@ -18,6 +18,6 @@ pub use doom::{Doom, LogWords};
 pub use guest::{Cpu, SharedGuest, SimGuest, SimGuestConfig};
 pub use host::{SimHost, SimHostConfig};
 pub use link::{Link, Orphan};
-pub use mortal::MortalGuest;
+pub use mortal::{Death, MortalGuest};
 pub use rogue::Rogue;
 pub use witness::Witness;

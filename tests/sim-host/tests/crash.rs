@@ -6,7 +6,7 @@ use fake_xen::Vcpu;
 use gen8::platform::BDW;
 use gen8::vreg::pch;
 use guest_driver::{Driver, Frames};
-use sim_host::{Cpu, MortalGuest, SimGuest, SimGuestConfig, SimHost, SimHostConfig};
+use sim_host::{Cpu, Death, MortalGuest, SimGuest, SimGuestConfig, SimHost, SimHostConfig};
 use vgpu_device::{EDID_BYTES, Mode, edid};
 
 /// Kills in all.
@@ -120,4 +120,70 @@ fn ten_thousand_kills_are_not_noticed() {
     assert!(kills >= KILLS);
     assert!(requests > 100, "{requests}");
     assert!(count > 100, "{count}");
+}
+
+/// Guests, and how often the domain of a device model dies in the life of each.
+/// Xen 4.17 lets a guest have eight ioreq servers.
+const GUESTS: u64 = 12;
+const DOMAINS: u64 = 3;
+
+/// Deaths of device models in domains of their own, now and then with that.
+fn deaths(seed: u64) -> impl FnMut() -> Option<Death> {
+    let mut next = chance(seed);
+    let mut domains = DOMAINS;
+    let mut since = 2;
+    move || {
+        let draw = next();
+        since += 1;
+        let (after, domain) = match since {
+            // One that goes on in a new domain may die of that, which then costs
+            // another domain, but not the next.
+            1 => (draw / 4 % 200, false),
+            2 => (20_000 + draw / 4 % 1000, false),
+            _ => (draw / 4 % 300, domains > 0 && draw % 4 == 0),
+        };
+        if domain {
+            domains -= 1;
+            since = 0;
+        }
+        Some(Death { after, domain })
+    }
+}
+
+#[test]
+fn deaths_of_domains_are_not_noticed() {
+    let host = SimHost::start(SimHostConfig {
+        gpu: &BDW,
+        ..SimHostConfig::default()
+    })
+    .unwrap();
+    let config = SimGuestConfig {
+        vcpus: 2,
+        ..SimGuestConfig::default()
+    };
+    let (mut gone, mut in_flight) = (0, 0);
+    for number in 1..=GUESTS {
+        let deaths = deaths(0x9e37_79b9_7f4a_7c15 ^ number << 32);
+        let guest = MortalGuest::start_in_domains(&host, &config, deaths).unwrap();
+        let (first, second) = (guest.vcpu(0).unwrap(), guest.vcpu(1).unwrap());
+        let done = AtomicBool::new(false);
+        let worked = std::thread::scope(|scope| {
+            let beside = scope.spawn(|| beside(&second, &done));
+            let requests = work(&first, || guest.domains_gone().0 < DOMAINS);
+            done.store(true, SeqCst);
+            Ok::<_, anyhow::Error>((requests?, beside.join().unwrap()))
+        });
+        assert_eq!(guest.link().failure(), None);
+        let view = guest.link().handle().inspect();
+        let toll = guest.domains_gone();
+        guest.end().unwrap();
+        let (requests, count) = worked.unwrap();
+        assert_eq!(view.refusals, []);
+        assert!(requests > 0 && count > 0, "{requests} {count}");
+        gone += toll.0;
+        in_flight += toll.1;
+    }
+    assert!(gone >= GUESTS * DOMAINS, "{gone}");
+    // With a vCPU that waited for the domain's answer.
+    assert!(in_flight > GUESTS, "{in_flight} of {gone}");
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use vgpu_config::Share;
 
 use crate::migration::{Failing, Step};
+use crate::order::Disturb;
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +37,13 @@ pub enum ClientRequest {
     Top {
         /// Only vGPUs of domains behind this one.
         after: Option<u16>,
+    },
+    /// Has another device model take the place of a guest's.
+    RestartDm {
+        /// The guest.
+        domid: u16,
+        /// What becomes of the present one.
+        how: Disturb,
     },
     /// How a guest's migration goes. The reply is a
     /// [`Migration`](crate::Migration).

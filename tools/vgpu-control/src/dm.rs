@@ -54,6 +54,11 @@ pub enum ToDm {
     /// Write the device's state to the file whose descriptor comes along. The
     /// answer is [`FromDm::Saved`].
     Save,
+    /// The answer to [`FromDm::PageAt`] and [`FromDm::Enabled`].
+    Proceed,
+    /// Have each vCPU that waits for an answer look for it: it may wait in the
+    /// page of a server whose domain is gone. The answer is [`FromDm::Done`].
+    Wake,
 }
 
 /// The most runs of pages in one [`FromDm::Written`]: it fits a message.
@@ -87,6 +92,10 @@ pub struct StartDm {
     /// whose shared area comes along.
     #[serde(default)]
     pub recover: Option<u16>,
+    /// That one's domain is gone, and what could be done with its ioreq server: it
+    /// makes a new one.
+    #[serde(default)]
+    pub anew: bool,
     /// So has vgpud, whose successor has to be told what the last one knew.
     #[serde(default)]
     pub replay: bool,
@@ -108,6 +117,7 @@ impl StartDm {
             confine: None,
             restored: false,
             recover: None,
+            anew: false,
             replay: false,
         }
     }
@@ -127,6 +137,15 @@ pub enum FromDm {
         /// the first of its frames.
         table: Option<u64>,
     },
+    /// In a domain of its own, before it is attached: the page of vCPUs' requests
+    /// is this frame of the guest until [`ToDm::Proceed`], and vgpud is to map it.
+    PageAt {
+        /// The frame.
+        gfn: u64,
+    },
+    /// Requests are sent to that page from now on. What a predecessor was to
+    /// answer is in it when [`ToDm::Proceed`] comes.
+    Enabled,
     /// It cannot, and why: one line for people. It exits.
     Failed(String),
     /// The device, for people and tools.

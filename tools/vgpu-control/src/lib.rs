@@ -27,6 +27,7 @@ mod client;
 mod dm;
 mod listener;
 mod migration;
+mod order;
 mod pipe;
 mod socket;
 mod top;
@@ -38,6 +39,7 @@ pub use client::{
 pub use dm::{FromDm, MAX_RUNS, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
 pub use migration::{Ahead, Cause, Failing, Migration, Pages, Phase, Step};
+pub use order::{Disturb, NoOrder, StubOrder};
 pub use pipe::PipeConnection;
 pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
 pub use top::{EngineSample, LaneSample, Sample, VgpuSample};
@@ -52,6 +54,10 @@ pub const STUB_OFFER: &str = "offer";
 
 /// The node in it with the reason why there is no offer.
 pub const STUB_FAILED: &str = "failed";
+
+/// In that folder, written by vgpud: what the first process is to do to a device
+/// model, a [`StubOrder`].
+pub const STUB_ORDER: &str = "order";
 
 /// Where vgpud listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/vgpud.sock";

@@ -8,6 +8,7 @@ mod inspect;
 mod list;
 mod migrate;
 mod ratio;
+mod restart;
 mod set;
 mod table;
 mod top;
@@ -32,6 +33,7 @@ enum Command {
     MigrateFail(migrate::FailArgs),
     MigrateLimit(migrate::LimitArgs),
     MigrateStatus(migrate::Args),
+    RestartDm(restart::Args),
     Set(set::Args),
     Top(top::Args),
     Trace(trace::Args),
@@ -47,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         Command::MigrateFail(args) => migrate::fail(&args),
         Command::MigrateLimit(args) => migrate::limit(&args),
         Command::MigrateStatus(args) => migrate::status(&args),
+        Command::RestartDm(args) => restart::run(&args),
         Command::Set(args) => set::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),

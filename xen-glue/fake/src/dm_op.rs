@@ -159,10 +159,10 @@ fn info(domain: &DomainState, caller: DomId, arg: &mut Arg<'_>) -> Result<(), Er
     if flags & !1 != 0 {
         return Err(Errno::EINVAL);
     }
-    lock(&domain.servers).get(arg.u16(offset_of!(A, id)), caller)?;
+    let server = lock(&domain.servers).get(arg.u16(offset_of!(A, id)), caller)?;
     if flags & 1 == 0 {
-        // Frames in the guest for the pages, the old way: none are left.
-        return Err(Errno::ENOMEM);
+        let gfn = server.frame(&domain.memory)?;
+        arg.put(offset_of!(A, ioreq_gfn), &gfn.to_le_bytes());
     }
     arg.put(offset_of!(A, bufioreq_port), &[0; 4]);
     Ok(())
@@ -191,7 +191,8 @@ fn set_state(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<(), E
     let enabled = arg.u8(offset_of!(A, enabled)) != 0;
     // Whatever it is already.
     let _paused = domain.cpus.pause();
-    lock(&domain.servers).set_enabled(arg.u16(offset_of!(A, id)), caller, enabled)
+    let id = arg.u16(offset_of!(A, id));
+    lock(&domain.servers).set_enabled(id, caller, enabled, &domain.memory)
 }
 
 fn destroy(domain: &DomainState, caller: DomId, arg: &Arg<'_>) -> Result<(), Errno> {

@@ -193,6 +193,17 @@ impl Domain {
         self.state.gate.open();
     }
 
+    /// Pauses it (`XEN_DOMCTL_pausedomain`): no vCPU runs when this returns,
+    /// and those that wait for an answer look at none.
+    pub fn pause(&self) {
+        self.state.cpus.hold();
+    }
+
+    /// Takes one pause back.
+    pub fn unpause(&self) {
+        self.state.cpus.release();
+    }
+
     /// Starts to log writes of vCPUs, and nothing else.
     ///
     /// # Errors

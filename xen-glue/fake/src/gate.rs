@@ -125,13 +125,26 @@ impl Cpus {
 
     /// Waits until no vCPU runs; none does while the value lives.
     pub(crate) fn pause(&self) -> Paused<'_> {
+        self.hold();
+        Paused(self)
+    }
+
+    /// Waits until no vCPU runs; none does until [`Self::release`].
+    pub(crate) fn hold(&self) {
         let mut state = lock(&self.state);
         state.paused += 1;
         let _none = self
             .changed
             .wait_while(state, |s| s.running > 0)
             .unwrap_or_else(PoisonError::into_inner);
-        Paused(self)
+    }
+
+    /// Takes one pause back.
+    pub(crate) fn release(&self) {
+        let mut state = lock(&self.state);
+        state.paused = state.paused.saturating_sub(1);
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Makes waiters look again at what stops them.
@@ -149,7 +162,6 @@ impl Drop for OnCpu<'_> {
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).paused -= 1;
-        self.0.changed.notify_all();
+        self.0.release();
     }
 }

@@ -66,6 +66,8 @@ struct P2m {
     frames: Vec<Frame>,
     /// Frames beyond those, wherever they are.
     more: BTreeMap<u64, Frame>,
+    /// Pages of Xen's by the frame at which they are now and then.
+    lent: BTreeMap<u64, usize>,
     /// The highest frame there was in `more`.
     highest: u64,
     next_page: usize,
@@ -121,6 +123,7 @@ impl Memory {
                 })
                 .collect(),
             more: BTreeMap::new(),
+            lent: BTreeMap::new(),
             highest: 0,
             next_page: frames,
             total: frames,
@@ -374,6 +377,30 @@ impl Memory {
         self.lock().total
     }
 
+    /// A page for something of Xen's, which is at `gfn` in the guest from now
+    /// on. It is none of those that the domain may have.
+    pub(crate) fn lend(&self, gfn: u64) -> Result<Mapping, Errno> {
+        let p2m = &mut *self.lock_mut();
+        let there = p2m.lent.get(&gfn).copied();
+        let page = there.unwrap_or(p2m.next_page);
+        if there.is_none() {
+            if page >= self.capacity {
+                return Err(Errno::ENOMEM);
+            }
+            p2m.next_page += 1;
+        }
+        let offset = i64::try_from(page * PAGE_SIZE).map_err(|_| Errno::EOVERFLOW)?;
+        let mapping = Mapping::shared(&self.file, offset, 1, Access::ReadWrite);
+        p2m.lent.insert(gfn, page);
+        p2m.set_lent(gfn, true);
+        mapping.map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Has the page be in the guest, or not.
+    pub(crate) fn set_lent(&self, gfn: u64, there: bool) {
+        self.lock_mut().set_lent(gfn, there);
+    }
+
     /// Maps frames for a device model, each with its own error.
     pub(crate) fn map_foreign(
         &self,
@@ -545,6 +572,14 @@ impl P2m {
                 self.highest = self.highest.max(gfn);
             }
         }
+    }
+
+    fn set_lent(&mut self, gfn: u64, there: bool) {
+        let frame = self.lent.get(&gfn).map_or(HOLE, |page| Frame {
+            kind: FrameKind::Ram,
+            page: *page,
+        });
+        self.put(gfn, if there { frame } else { HOLE });
     }
 
     fn any_protected(&self) -> bool {

@@ -15,15 +15,21 @@ use xen_sys::layout as at;
 
 use crate::events::{PortState, Wakeup};
 use crate::host::PortTable;
+use crate::memory::Memory;
 use crate::ranges::Ranges;
 
 /// `MAX_NR_IOREQ_SERVERS` of Xen's sched.h.
 const MOST: usize = 8;
 
 pub(crate) struct Page {
-    file: OwnedFd,
+    /// Where other mappings come from; `None` for a frame of the guest's.
+    file: Option<OwnedFd>,
     pub(crate) mapping: Mapping,
 }
+
+/// Where frames for pages begin, one for each server, and how many there are
+/// (Xen `tools/libs/guest/xg_dom_x86.c:ioreq_server_pfn`).
+const FIRST_FRAME: u64 = 0xf_eff0;
 
 pub(crate) struct ServerVcpu {
     pub(crate) port: Arc<PortState>,
@@ -64,10 +70,46 @@ impl Server {
             let mapping = Mapping::shared(&file, 0, 1, Access::ReadWrite);
             let mapping = mapping.map_err(|_| Errno::ENOMEM)?;
             // Lost only to another that did the same.
+            let file = Some(file);
             let _ = self.page.set(Page { file, mapping });
         }
         let page = self.page.get().ok_or(Errno::ENOMEM)?;
-        Mapping::shared(&page.file, 0, 1, Access::ReadWrite).map_err(|_| Errno::ENOMEM)
+        // Xen arch/x86/hvm/ioreq.c, common/ioreq.c:ioreq_server_alloc_mfn.
+        let file = page.file.as_ref().ok_or(Errno::EPERM)?;
+        Mapping::shared(file, 0, 1, Access::ReadWrite).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// The frame of the guest's at which the page is while the server is
+    /// disabled; it is made on first use (Xen
+    /// arch/x86/hvm/ioreq.c:hvm_map_ioreq_gfn).
+    pub(crate) fn frame(&self, memory: &Memory) -> Result<u64, Errno> {
+        let gfn = FIRST_FRAME + u64::from(self.id);
+        match self.page.get() {
+            Some(Page { file: Some(_), .. }) => Err(Errno::EPERM),
+            Some(Page { file: None, .. }) => Ok(gfn),
+            None => {
+                let mapping = memory.lend(gfn)?;
+                let _ = self.page.set(Page {
+                    file: None,
+                    mapping,
+                });
+                Ok(gfn)
+            }
+        }
+    }
+
+    /// Takes the page out of the guest, or puts it there; either clears it.
+    fn move_frame(&self, memory: &Memory, into_guest: bool) {
+        let Some(Page {
+            file: None,
+            mapping,
+        }) = self.page.get()
+        else {
+            return;
+        };
+        let cleared = mapping.write(0, &[0; PAGE_SIZE]);
+        debug_assert!(cleared.is_ok(), "a page");
+        memory.set_lent(FIRST_FRAME + u64::from(self.id), into_guest);
     }
 
     /// Ports become visible in the page when the server is enabled.
@@ -95,6 +137,9 @@ pub(crate) struct Servers {
     slots: [Option<Entry>; MOST],
     /// Who gets writes to protected frames.
     protection: Option<u16>,
+    /// What each vCPU sleeps on, whichever server it waits in (Xen
+    /// common/event_channel.c:default_xen_notification_fn).
+    wakes: Vec<Arc<Wakeup>>,
 }
 
 impl Servers {
@@ -108,9 +153,10 @@ impl Servers {
         let free = self.slots.iter().position(Option::is_none);
         let slot = free.ok_or(Errno::ENOSPC)?;
         let id = u16::try_from(slot).map_err(|_| Errno::ENOSPC)?;
-        let vcpus = (0..vcpus)
-            .map(|_| {
-                let wake = Arc::new(Wakeup::default());
+        let count = usize::try_from(vcpus).unwrap_or(0);
+        self.wakes.resize_with(count, Arc::default);
+        let vcpus = (self.wakes.iter().cloned())
+            .map(|wake| {
                 let number = ports.allocate();
                 let port = PortState::for_xen(domid, number, emulator, Arc::clone(&wake));
                 let port = Arc::new(port);
@@ -178,8 +224,12 @@ impl Servers {
         id: u16,
         caller: DomId,
         enabled: bool,
+        memory: &Memory,
     ) -> Result<(), Errno> {
         let entry = self.entry(id, caller)?;
+        if enabled != entry.enabled {
+            entry.server.move_frame(memory, !enabled);
+        }
         if enabled && !entry.enabled {
             entry.server.publish_ports();
         }

@@ -40,6 +40,11 @@ impl DmOp {
         u32::from_le_bytes(self.get(offset))
     }
 
+    /// A 64-bit field of the answer.
+    pub(super) fn get_u64(&self, offset: usize) -> u64 {
+        u64::from_le_bytes(self.get(offset))
+    }
+
     fn get<const N: usize>(&self, offset: usize) -> [u8; N] {
         let at = DM_OP_UNION + offset;
         let mut field = [0; N];

@@ -127,6 +127,25 @@ impl IoreqServer {
         })
     }
 
+    /// Where in the guest the page of synchronous requests is while the server
+    /// is disabled (Xen `arch/x86/hvm/ioreq.c:hvm_map_ioreq_gfn`). To be
+    /// asked before [`Self::map_page`] was, whose page is in no guest. Other
+    /// domains that may map the guest's memory can then map the page, too, and
+    /// keep it: it is still the server's when enabling takes it out of the guest.
+    /// Enabling and disabling clear it.
+    ///
+    /// # Errors
+    /// ENOMEM when the guest has no frame for it left, EPERM when the page is in
+    /// no guest or the server another domain's, ENOENT when there is no such
+    /// server.
+    pub fn frame(&self) -> Result<u64, DeviceModelError> {
+        type Arg = xen_sys::xen_dm_op_get_ioreq_server_info;
+        let mut op = self.op(xen_sys::XEN_DMOP_get_ioreq_server_info);
+        self.dm
+            .call(&mut op, || format!("get_ioreq_server_info {}", self.id.0))?;
+        Ok(op.get_u64(offset_of!(Arg, ioreq_gfn)))
+    }
+
     /// Maps the page of synchronous requests, for as many vCPUs as the
     /// domain has.
     ///

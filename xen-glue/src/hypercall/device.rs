@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use xen_sys::ioctl;
-use xen_sys::layout::domctl;
+use xen_sys::layout::{domctl, hvm_param};
 
 use super::{DomainMemory, DomainState, HypercallError};
 use crate::{Access, DomId, Extent, Mapping};
@@ -204,6 +204,28 @@ impl Hypercall {
         Ok(())
     }
 
+    /// Pauses a domain (`XEN_DOMCTL_pausedomain`): none of its vCPUs runs when
+    /// this returns. Xen counts pauses.
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: ESRCH when there is no such domain, EACCES
+    /// when this Xen is newer than what is known here.
+    pub fn pause(&self, domid: DomId) -> Result<(), HypercallError> {
+        let argument = domctl_of(domctl::PAUSE, domid);
+        self.domctl("XEN_DOMCTL_pausedomain", domid, argument)?;
+        Ok(())
+    }
+
+    /// Takes one pause back (`XEN_DOMCTL_unpausedomain`).
+    ///
+    /// # Errors
+    /// As [`Self::pause`].
+    pub fn unpause(&self, domid: DomId) -> Result<(), HypercallError> {
+        let argument = domctl_of(domctl::UNPAUSE, domid);
+        self.domctl("XEN_DOMCTL_unpausedomain", domid, argument)?;
+        Ok(())
+    }
+
     /// Whether a domain runs (`XEN_DOMCTL_getdomaininfo`).
     ///
     /// # Errors
@@ -219,6 +241,37 @@ impl Hypercall {
             }) => Ok(DomainState::Gone),
             Err(e) => Err(e),
         }
+    }
+
+    /// The guest's frames in which pages of ioreq servers may lie. That of a
+    /// server is there while the server is disabled.
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: EINVAL when it is no HVM domain, ESRCH when
+    /// there is none.
+    pub fn ioreq_frames(&self, domid: DomId) -> Result<Extent, HypercallError> {
+        let first_gfn = self.hvm_param(domid, hvm_param::IOREQ_SERVER_PFN)?;
+        let frames = self.hvm_param(domid, hvm_param::NR_IOREQ_SERVER_PAGES)?;
+        // Xen takes no more than it has bits for them, which are 64.
+        let frames = u32::try_from(frames.min(64)).unwrap_or(0);
+        Ok(Extent { first_gfn, frames })
+    }
+
+    fn hvm_param(&self, domid: DomId, index: u32) -> Result<u64, HypercallError> {
+        let call = Call {
+            name: "HVMOP_get_param",
+            domid,
+            number: hvm_param::HYPERCALL,
+            op: Some(hvm_param::GET),
+        };
+        let mut argument = [0; hvm_param::SIZE];
+        put(&mut argument, 0, &domid.0.to_le_bytes());
+        put(&mut argument, hvm_param::INDEX, &index.to_le_bytes());
+        let mut answer = [0; hvm_param::SIZE];
+        self.call_for(&call, &argument, &[], &mut answer)?;
+        let mut value = [0; 8];
+        value.copy_from_slice(&answer[hvm_param::VALUE..]);
+        Ok(u64::from_le_bytes(value))
     }
 
     /// The highest frame number the domain has or had (`XENMEM_maximum_gpfn`).

@@ -32,7 +32,7 @@ pub enum IoreqState {
 }
 
 impl IoreqState {
-    fn from_flags(flags: u8) -> Self {
+    pub(super) fn from_flags(flags: u8) -> Self {
         match u32::from(flags & at::IOREQ_FLAGS_STATE) {
             xen_sys::STATE_IOREQ_NONE => Self::None,
             xen_sys::STATE_IOREQ_READY => Self::Ready,
@@ -109,7 +109,11 @@ impl IoreqPage {
             })
     }
 
-    fn field<const N: usize>(&self, vcpu: u32, offset: usize) -> Result<[u8; N], IoreqError> {
+    pub(super) fn field<const N: usize>(
+        &self,
+        vcpu: u32,
+        offset: usize,
+    ) -> Result<[u8; N], IoreqError> {
         let base = self.base(vcpu)?;
         let mut bytes = [0; N];
         // In range for every slot.
@@ -120,6 +124,29 @@ impl IoreqPage {
                 vcpus: self.vcpus,
             })?;
         Ok(bytes)
+    }
+
+    pub(super) fn put_field(
+        &self,
+        vcpu: u32,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), IoreqError> {
+        let base = self.base(vcpu)?;
+        // In range for every slot.
+        self.page
+            .write(base + offset, bytes)
+            .map_err(|_| IoreqError::NoSuchVcpu {
+                vcpu,
+                vcpus: self.vcpus,
+            })
+    }
+
+    /// Stores the state and what is beside it, ordered after all earlier
+    /// accesses.
+    pub(super) fn set_flags(&self, vcpu: u32, flags: u8) -> Result<(), IoreqError> {
+        self.flags(vcpu)?.store(flags, Ordering::Release);
+        Ok(())
     }
 
     /// Who has the slot.

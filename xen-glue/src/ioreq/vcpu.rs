@@ -22,7 +22,7 @@ pub enum VcpuIoreqsError {
 pub struct VcpuIoreqs {
     page: Arc<IoreqPage>,
     vcpu: u32,
-    channel: EventChannel,
+    channel: Arc<EventChannel>,
 }
 
 impl VcpuIoreqs {
@@ -42,7 +42,7 @@ impl VcpuIoreqs {
         Ok(Self {
             page,
             vcpu,
-            channel,
+            channel: Arc::new(channel),
         })
     }
 
@@ -54,7 +54,7 @@ impl VcpuIoreqs {
 
     /// Its event channel.
     #[must_use]
-    pub fn channel(&self) -> &EventChannel {
+    pub fn channel(&self) -> &Arc<EventChannel> {
         &self.channel
     }
 

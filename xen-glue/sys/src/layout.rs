@@ -59,6 +59,10 @@ pub mod hvmmem {
 /// struct's head are the same from Xen 4.17 to 4.22 except for the version
 /// (Xen `public/domctl.h`).
 pub mod domctl {
+    /// `XEN_DOMCTL_pausedomain`.
+    pub const PAUSE: u32 = 3;
+    /// `XEN_DOMCTL_unpausedomain`.
+    pub const UNPAUSE: u32 = 4;
     /// `XEN_DOMCTL_getdomaininfo`.
     pub const GET_DOMAIN_INFO: u32 = 5;
     /// `XEN_DOMCTL_max_mem`.
@@ -87,6 +91,24 @@ pub mod domctl {
     pub const INFO_SHUTDOWN: u32 = 1 << 2;
     /// Offset of `set_target.target`, 2 bytes.
     pub const TARGET: usize = 16;
+}
+
+/// Parameters of HVM domains (Xen `public/hvm/hvm_op.h`, `params.h`).
+pub mod hvm_param {
+    /// `__HYPERVISOR_hvm_op`.
+    pub const HYPERCALL: u32 = 34;
+    /// `HVMOP_get_param`.
+    pub const GET: u32 = 1;
+    /// Bytes of `struct xen_hvm_param`, which begins with the domain.
+    pub const SIZE: usize = 16;
+    /// Offset of `index`, 4 bytes.
+    pub const INDEX: usize = 4;
+    /// Offset of `value`, 8 bytes.
+    pub const VALUE: usize = 8;
+    /// `HVM_PARAM_IOREQ_SERVER_PFN`.
+    pub const IOREQ_SERVER_PFN: u32 = 32;
+    /// `HVM_PARAM_NR_IOREQ_SERVER_PAGES`.
+    pub const NR_IOREQ_SERVER_PAGES: u32 = 33;
 }
 
 #[cfg(test)]

@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use grant_area::{GrantAreaError, Lifeline, MappedArea, MappedControl, Offer};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use vgpu_control::{FromDm, PipeConnection, Place, StartDm, ToDm};
-use vgpu_ring::{Doorbell, EventBell};
+use vgpu_control::{
+    ControlError, Disturb, FromDm, PipeConnection, Place, StartDm, StubOrder, ToDm,
+};
+use vgpu_ring::{Area, Doorbell, EventBell};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 use xen_glue::{DomId, Hypervisor};
 
+use super::service::Service;
 use super::{StubDomain, Stubs};
-use crate::daemon::device_model::{Attached, DeviceModel, LIMIT};
+use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT};
 
 /// Between two looks whether what a process had open is closed.
 const CLOSING: Duration = Duration::from_millis(20);
@@ -28,8 +31,8 @@ pub struct WaitingStub {
     serial: u32,
     lifeline: Lifeline,
     talk: Talk,
-    xen: Arc<dyn Hypervisor>,
-    limit: Duration,
+    area: Area,
+    service: Arc<Service>,
     until: Instant,
 }
 
@@ -39,6 +42,15 @@ impl WaitingStub {
     /// # Errors
     /// Why there is none, or what of its offer is not acceptable.
     pub fn start(stubs: &Stubs, guest: u16) -> anyhow::Result<(Self, MappedArea)> {
+        let service = Service::new(stubs, guest)?;
+        let frames = stubs.toolstack.have_frames(guest);
+        frames.context("no frame for the page of requests")?;
+        Self::of(&service)
+    }
+
+    /// Another domain for the same guest.
+    fn of(service: &Arc<Service>) -> anyhow::Result<(Self, MappedArea)> {
+        let (stubs, guest) = (&service.stubs, service.guest);
         let began = Instant::now();
         let until = began + stubs.config.limit;
         let domain = StubDomain::start(&stubs.toolstack, &stubs.config, guest)?;
@@ -56,8 +68,8 @@ impl WaitingStub {
             serial: offer.serial,
             lifeline: area.lifeline(),
             talk,
-            xen: Arc::clone(&stubs.xen),
-            limit: stubs.config.limit,
+            area: Area::clone(&area),
+            service: Arc::clone(service),
             until,
         };
         Ok((waiting, area))
@@ -72,8 +84,7 @@ impl WaitingStub {
     /// How the domain ended, or what of its offers is not acceptable; it is
     /// destroyed then.
     pub fn adopt(stubs: &Stubs, domid: u16, guest: u16) -> anyhow::Result<(Self, MappedArea)> {
-        let limit = stubs.config.limit;
-        let until = Instant::now() + limit;
+        let until = Instant::now() + stubs.config.limit;
         let domain = StubDomain::adopt(&stubs.toolstack, domid, guest)?;
         let domid = DomId(domid);
         let offer = domain.offer(|_| true, until)?;
@@ -97,8 +108,8 @@ impl WaitingStub {
             serial: offer.serial,
             lifeline: area.lifeline(),
             talk,
-            xen: Arc::clone(&stubs.xen),
-            limit,
+            area: Area::clone(&area),
+            service: Service::new(stubs, guest)?,
             until,
         };
         Ok((waiting, area))
@@ -111,7 +122,12 @@ impl WaitingStub {
     /// What it says, or how it failed to say anything.
     pub fn attach(self, start: StartDm, device: Option<&[u8]>) -> anyhow::Result<DmStub> {
         let left = self.until.saturating_duration_since(Instant::now());
-        let attached = self.talk.start(start, device, left);
+        if start.recover.is_some() {
+            // As for any successor.
+            self.service.hold()?;
+        }
+        let attached = self.talk.start(start, device, left, &self.service);
+        self.service.release();
         let attached = attached.or_else(|e| {
             // The domain's end says more than that of its memory.
             self.domain.alive()?;
@@ -147,13 +163,28 @@ impl Talk {
         start: StartDm,
         device: Option<&[u8]>,
         limit: Duration,
+        service: &Service,
     ) -> anyhow::Result<Attached> {
         self.connection.set_limit(Some(limit));
-        let said = (|| {
-            let message = ToDm::Start(start);
-            self.connection.send_with(&message, device.unwrap_or(&[]))?;
-            self.connection.recv()
-        })();
+        let message = ToDm::Start(start);
+        let sent = self
+            .connection
+            .send_with(&message, device.unwrap_or(&[]))
+            .map_err(anyhow::Error::from);
+        let hear = || -> anyhow::Result<FromDm> {
+            // Each of the two once.
+            for _ in 0..2 {
+                let said = self.connection.recv()?;
+                match said {
+                    FromDm::PageAt { gfn } => lock(&service.pages).page_at(gfn)?,
+                    FromDm::Enabled => lock(&service.pages).enabled()?,
+                    said => return Ok(said),
+                }
+                self.connection.send(&ToDm::Proceed)?;
+            }
+            Ok(self.connection.recv()?)
+        };
+        let said = sent.and_then(|()| hear());
         Attached::heard(said.context("the device model did not attach")?)
     }
 }
@@ -184,8 +215,9 @@ pub struct DmStub {
     attached: Attached,
     serial: u32,
     lifeline: Arc<Lifeline>,
-    xen: Arc<dyn Hypervisor>,
-    limit: Duration,
+    /// `None` once it is let go of.
+    area: Mutex<Option<Area>>,
+    service: Arc<Service>,
     /// Another has taken its place: the domain is not its any more.
     succeeded: AtomicBool,
 }
@@ -202,8 +234,8 @@ impl DmStub {
             attached,
             serial: waiting.serial,
             lifeline: Arc::new(waiting.lifeline),
-            xen: waiting.xen,
-            limit: waiting.limit,
+            area: Mutex::new(Some(waiting.area)),
+            service: waiting.service,
             succeeded: AtomicBool::new(false),
         };
         dm.watch()?;
@@ -328,6 +360,7 @@ impl DeviceModel for DmStub {
         self.stop_watching();
         // Its memory first: a domain is not gone while others map it.
         lock(&self.talk).take();
+        lock(&self.area).take();
         if self.succeeded.load(Ordering::SeqCst) {
             return format!("another went on in domain {}", self.domid);
         }
@@ -349,21 +382,71 @@ impl DeviceModel for DmStub {
         format!("in domain {}", self.domid)
     }
 
-    fn successor(
-        &self,
-        start: StartDm,
-        _noted: &dyn Fn(i32),
-    ) -> anyhow::Result<Arc<dyn DeviceModel>> {
-        let until = Instant::now() + self.limit;
+    fn successor(&self, start: StartDm, home: &dyn Home) -> anyhow::Result<Arc<dyn DeviceModel>> {
+        // Until another serves it: an access to a server that is disabled for a
+        // moment would be lost.
+        self.service.hold()?;
+        let left = lock(&self.service.pages).lift();
+        let alive = match &*lock(&self.domain) {
+            Some(domain) => domain.alive(),
+            None => Err(anyhow!("domain {} is gone", self.domid)),
+        };
+        let next = match alive {
+            Ok(()) => self.in_same_domain(start),
+            Err(how) => {
+                log::warn!(
+                    "domain {}: {how}; {left} vCPUs waited in it",
+                    self.service.guest
+                );
+                self.in_another_domain(start, home)
+            }
+        }?;
+        self.succeeded.store(true, Ordering::SeqCst);
+        self.service.answered()?;
+        self.service.release();
+        Ok(Arc::new(next))
+    }
+
+    fn disturb(&self, how: Disturb) -> anyhow::Result<()> {
+        let order = StubOrder {
+            serial: self.serial,
+            how,
+        };
+        match &*lock(&self.domain) {
+            Some(domain) => domain.order(order),
+            None => bail!("domain {} is gone", self.domid),
+        }
+    }
+
+    fn lost(&self) {
+        self.service.release();
+    }
+
+    fn tend(&self) {
+        if !lock(&self.service.pages).tend() {
+            return;
+        }
+        if let Err(e) = self.ask(&ToDm::Wake, LIMIT) {
+            log::warn!("domain {}: {e:#}", self.service.guest);
+        }
+    }
+}
+
+impl DmStub {
+    /// The domain's first process has started another.
+    fn in_same_domain(&self, start: StartDm) -> anyhow::Result<Self> {
+        let service = &self.service;
+        let until = Instant::now() + service.stubs.config.limit;
         let domid = DomId(self.domid);
         let offer = match &*lock(&self.domain) {
-            Some(domain) => domain.offer(|offer| offer.serial != self.serial, until)?,
+            Some(domain) => domain.offer(|offer| offer.serial != self.serial, until),
             None => bail!("{domid} is gone"),
         };
-        let talk = Talk::open(&*self.xen, domid, &offer);
+        let offer = offer.map_err(|e| self.as_death(e))?;
+        let talk = Talk::open(&*service.stubs.xen, domid, &offer);
         let talk = talk.with_context(|| format!("what {domid} offers"))?;
         let left = until.saturating_duration_since(Instant::now());
-        let attached = talk.start(start, None, left)?;
+        let attached = talk.start(start, None, left, service)?;
         let next = Self {
             talk: Mutex::new(Some(talk)),
             domid: self.domid,
@@ -373,13 +456,50 @@ impl DeviceModel for DmStub {
             attached,
             serial: offer.serial,
             lifeline: Arc::clone(&self.lifeline),
-            xen: Arc::clone(&self.xen),
-            limit: self.limit,
+            area: Mutex::new(lock(&self.area).clone()),
+            service: Arc::clone(service),
             succeeded: AtomicBool::new(false),
         };
         next.watch()?;
-        self.succeeded.store(true, Ordering::SeqCst);
-        Ok(Arc::new(next))
+        Ok(next)
+    }
+
+    /// The domain is gone: makes another, with what the area holds.
+    fn in_another_domain(&self, start: StartDm, home: &dyn Home) -> anyhow::Result<Self> {
+        let service = &self.service;
+        let Some(left) = lock(&self.area).clone() else {
+            bail!("what domain {} had is let go of", self.domid);
+        };
+        // Its name is free then.
+        drop(lock(&self.domain).take());
+        let (stub, area) = WaitingStub::of(service)?;
+        home.move_to(&left, &area)?;
+        let domid = stub.domain.domid();
+        *lock(&self.area) = Some(stub.area.clone());
+        let start = StartDm {
+            anew: true,
+            ..start
+        };
+        // It may be gone already, too.
+        let limit = stub.until.saturating_duration_since(Instant::now());
+        let attached = stub.talk.start(start, None, limit, service);
+        let attached = attached.map_err(|e| match stub.domain.alive() {
+            Ok(()) => e,
+            Err(how) => anyhow::Error::from(ControlError::Closed).context(format!("{how:#}")),
+        });
+        // If it does not serve, its domain ends; what that left is for the next.
+        let next = Self::new(stub, attached?)?;
+        log::info!("domain {}: domain {domid} serves it now", service.guest);
+        Ok(next)
+    }
+
+    /// What the end of the domain is to who starts successors.
+    fn as_death(&self, e: anyhow::Error) -> anyhow::Error {
+        let alive = lock(&self.domain).as_ref().map(StubDomain::alive);
+        match alive {
+            Some(Err(how)) => anyhow::Error::from(ControlError::Closed).context(format!("{how:#}")),
+            _ => e,
+        }
     }
 }
 

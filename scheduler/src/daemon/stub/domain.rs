@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use grant_area::Offer;
+use vgpu_control::StubOrder;
 use xen_glue::DomainState;
 
 use super::{DomainPlan, Toolstack, Watch};
@@ -148,6 +149,15 @@ impl StubDomain {
         }
     }
 
+    /// Tells its first process what to do to its device model.
+    ///
+    /// # Errors
+    /// When xenstore refuses.
+    pub fn order(&self, order: StubOrder) -> anyhow::Result<()> {
+        let node = format!("{}/{}", folder(self.domid), vgpu_control::STUB_ORDER);
+        self.toolstack.write(&node, &order.to_string())
+    }
+
     /// What tells when domains end, this one among them, and when this one
     /// offers something.
     ///
@@ -195,6 +205,14 @@ impl fmt::Debug for StubDomain {
 
 impl Drop for StubDomain {
     fn drop(&mut self) {
+        if let Ok(DomainState::Gone) = self.toolstack.state(self.domid) {
+            log::info!(
+                "domain {}: its device model's domain {} is gone",
+                self.guest,
+                self.domid
+            );
+            return;
+        }
         match self.toolstack.destroy(self.domid) {
             Ok(()) => log::info!(
                 "domain {}: its device model's domain {} ended",

@@ -18,7 +18,10 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use xen_glue::{DomId, DomainState, Hypercall, Xenstore, XenstoreWatch};
+use xen_glue::{
+    Access, DomId, DomainMemory, DomainState, Extent, Hypercall, Hypervisor, XenHost, Xenstore,
+    XenstoreWatch,
+};
 
 /// A domain to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +68,27 @@ pub trait Toolstack: Send + Sync {
     /// What the toolstack says.
     fn destroy(&self, stub: u16) -> anyhow::Result<()>;
 
+    /// Sees to it that the guest `guest`, which has no ioreq server of ours yet,
+    /// has the frames in which pages of servers lie. A guest that was saved lacks
+    /// those that were used then.
+    ///
+    /// # Errors
+    /// When the hypervisor does not tell, or gives none.
+    fn have_frames(&self, guest: u16) -> anyhow::Result<()>;
+
+    /// Pauses the guest `guest`, whatever else does: no vCPU of it runs when this
+    /// returns.
+    ///
+    /// # Errors
+    /// When the hypervisor does not.
+    fn pause_guest(&self, guest: u16) -> anyhow::Result<()>;
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// When the hypervisor does not.
+    fn unpause_guest(&self, guest: u16) -> anyhow::Result<()>;
+
     /// Whether it runs, or how it ended.
     ///
     /// # Errors
@@ -76,6 +100,12 @@ pub trait Toolstack: Send + Sync {
     /// # Errors
     /// When xenstore does not tell.
     fn read(&self, path: &str) -> anyhow::Result<Option<String>>;
+
+    /// Writes a node.
+    ///
+    /// # Errors
+    /// When xenstore refuses.
+    fn write(&self, path: &str, value: &str) -> anyhow::Result<()>;
 
     /// A watch on a node and all below it, or on what xenstore calls
     /// `@releaseDomain`, the ends of domains.
@@ -304,12 +334,50 @@ impl Toolstack for Xl {
         self.xl(&["destroy", &stub.to_string()])
     }
 
+    fn have_frames(&self, guest: u16) -> anyhow::Result<()> {
+        let domid = DomId(guest);
+        let extent = self.hypercall.ioreq_frames(domid)?;
+        let end = extent.first_gfn.saturating_add(extent.frames.into());
+        let gfns: Vec<u64> = (extent.first_gfn..end).collect();
+        let there = XenHost
+            .open_privcmd()?
+            .map_foreign(domid, &gfns, Access::ReadOnly)?;
+        for (gfn, error) in gfns.into_iter().zip(&there.errors) {
+            if error.is_none() {
+                continue;
+            }
+            let most = self.hypercall.maximum_reservation(domid)?;
+            self.hypercall
+                .set_maximum_reservation(domid, most.saturating_add(1))?;
+            let frame = Extent {
+                first_gfn: gfn,
+                frames: 1,
+            };
+            if self.hypercall.populate(domid, frame)? == 0 {
+                bail!("domain {guest} gets no frame at {gfn:#x}");
+            }
+        }
+        Ok(())
+    }
+
+    fn pause_guest(&self, guest: u16) -> anyhow::Result<()> {
+        Ok(self.hypercall.pause(DomId(guest))?)
+    }
+
+    fn unpause_guest(&self, guest: u16) -> anyhow::Result<()> {
+        Ok(self.hypercall.unpause(DomId(guest))?)
+    }
+
     fn state(&self, stub: u16) -> anyhow::Result<DomainState> {
         Ok(self.hypercall.domain_state(DomId(stub))?)
     }
 
     fn read(&self, path: &str) -> anyhow::Result<Option<String>> {
         Ok(Xenstore::open()?.read_if_there(path)?)
+    }
+
+    fn write(&self, path: &str, value: &str) -> anyhow::Result<()> {
+        Ok(Xenstore::open()?.write(path, value)?)
     }
 
     fn watch(&self, path: &str) -> anyhow::Result<Box<dyn Watch>> {

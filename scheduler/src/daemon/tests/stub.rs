@@ -16,7 +16,7 @@ use vgpu_control::{
     ClientRequest, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER, State, ToDm,
 };
 use vgpu_ring::{AreaConfig, Doorbell, EventBell, Request};
-use xen_glue::{DomId, DomainState};
+use xen_glue::{DomId, DomainState, Hypervisor, IoreqPage, IoreqState, VcpuIoreqs};
 
 use super::Fixture;
 use crate::daemon::stub::{DomainPlan, StubConfig, Stubs, Toolstack, Watch};
@@ -65,13 +65,15 @@ struct FakeToolstack {
     role: &'static str,
     notes: Sender<String>,
     store: Store,
+    guest: Domain,
     domains: Mutex<BTreeMap<u16, Domain>>,
 }
 
 impl Toolstack for FakeToolstack {
     fn create(&self, plan: &DomainPlan) -> anyhow::Result<u16> {
         self.notes.send(format!("created {}", plan.name))?;
-        if self.role == "no-memory" {
+        let there = self.domains.lock().unwrap().len();
+        if self.role == "no-memory" || self.role == "dies" && there > 0 {
             anyhow::bail!("xl create failed (exit status: 3): no memory");
         }
         let domain = self.xen.create_domain(DomainConfig::default())?;
@@ -93,7 +95,11 @@ impl Toolstack for FakeToolstack {
             store: self.store.clone(),
             stub,
         };
-        let role = self.role;
+        let role = match (self.role, self.domains.lock().unwrap().len()) {
+            ("dies-anew", 2) => "dies-in-turn",
+            ("dies-anew", 3) => "succeeds",
+            (role, _) => role,
+        };
         thread::spawn(move || model.run(role));
         Ok(())
     }
@@ -106,6 +112,21 @@ impl Toolstack for FakeToolstack {
         Ok(())
     }
 
+    fn have_frames(&self, guest: u16) -> anyhow::Result<()> {
+        assert_eq!(guest, 9);
+        Ok(())
+    }
+
+    fn pause_guest(&self, _guest: u16) -> anyhow::Result<()> {
+        self.guest.pause();
+        Ok(())
+    }
+
+    fn unpause_guest(&self, _guest: u16) -> anyhow::Result<()> {
+        self.guest.unpause();
+        Ok(())
+    }
+
     fn state(&self, stub: u16) -> anyhow::Result<DomainState> {
         let tree = self.store.0.lock().unwrap();
         Ok(tree.ended.get(&stub).copied().unwrap_or(DomainState::Alive))
@@ -113,6 +134,11 @@ impl Toolstack for FakeToolstack {
 
     fn read(&self, path: &str) -> anyhow::Result<Option<String>> {
         Ok(self.store.0.lock().unwrap().nodes.get(path).cloned())
+    }
+
+    fn write(&self, path: &str, value: &str) -> anyhow::Result<()> {
+        self.store.write(path, value);
+        Ok(())
     }
 
     fn watch(&self, _path: &str) -> anyhow::Result<Box<dyn Watch>> {
@@ -166,16 +192,31 @@ impl DeviceModel {
         let ToDm::Start(start) = control.recv().unwrap() else {
             panic!("no start");
         };
-        assert_eq!((start.domid, start.slot, start.recover), (9, 5, None));
+        assert_eq!((start.domid, start.slot), (9, 5));
+        let successor = role == "dies-in-turn" || role == "succeeds";
+        assert_eq!(start.recover.is_some(), successor);
+        assert_eq!(start.anew, successor);
         if role == "refuses" {
             let reason = "the domain has no such thing".into();
             return control.send(&FromDm::Failed(reason)).unwrap();
+        }
+        let anew = successor || role == "dies-anew";
+        let served = anew.then(|| self.serve_requests(&control));
+        if role == "dies-in-turn" {
+            // One of the two is answered.
+            served.unwrap().answer(0, 70);
+            return self.end();
         }
         let attached = FromDm::Attached {
             server: 4,
             confined: None,
             table: None,
         };
+        if successor {
+            self.succeed_anew(&area, &served.unwrap());
+            control.send(&attached).unwrap();
+            return serve(&control);
+        }
         control.send(&attached).unwrap();
         let mut end = area.device_end(area.bells().unwrap());
         end.ggtt.store(7, 0x1234_5001);
@@ -185,9 +226,14 @@ impl DeviceModel {
                 while end.events.pop().unwrap().is_none() {
                     end.events.wait(None).unwrap();
                 }
-                self.store.change(|tree| {
-                    tree.ended.insert(self.stub, DomainState::Shutdown(3));
-                });
+                self.end();
+            }
+            "dies-anew" => {
+                let served = served.unwrap();
+                while (0..2).any(|vcpu| served.page.state(vcpu) == Ok(IoreqState::None)) {
+                    thread::yield_now();
+                }
+                self.end();
             }
             "dies-once" => {
                 drop((end, control, pipe));
@@ -195,6 +241,50 @@ impl DeviceModel {
             }
             _ => serve(&control),
         }
+    }
+
+    /// The domain ends.
+    fn end(&self) {
+        self.store.change(|tree| {
+            tree.ended.insert(self.stub, DomainState::Shutdown(3));
+        });
+    }
+
+    /// Has the guest's requests come here, and vgpud know where they are.
+    fn serve_requests(&self, control: &PipeConnection) -> Served {
+        let privcmd = self.xen.open_privcmd().unwrap();
+        let server = xen_glue::DeviceModel::new(Arc::clone(&privcmd), DomId(9));
+        let server = server.create_ioreq_server().unwrap();
+        server.persist(true);
+        let gfn = server.frame().unwrap();
+        let page = IoreqPage::of_frame(&*privcmd, DomId(9), gfn, 2).unwrap();
+        for said in [FromDm::PageAt { gfn }, FromDm::Enabled] {
+            if said == FromDm::Enabled {
+                server.set_enabled(true).unwrap();
+            }
+            control.send(&said).unwrap();
+            assert_eq!(control.recv::<ToDm>().unwrap(), ToDm::Proceed);
+        }
+        server.map_mmio(&(BASE..=BASE + 0xfff)).unwrap();
+        let page = Arc::new(page);
+        let slot = |vcpu| {
+            let channels = self.xen.open_event_channels().unwrap();
+            VcpuIoreqs::bind(Arc::clone(&page), vcpu, channels, DomId(9)).unwrap()
+        };
+        Served {
+            slots: [0, 1].map(slot),
+            page,
+        }
+    }
+
+    /// Goes on in another domain, with what is in the area.
+    fn succeed_anew(&self, area: &GrantedArea, served: &Served) {
+        let mut end = area.resumed_device_end(area.bells().unwrap());
+        assert_eq!(end.ggtt.load(7), 0x1234_5001);
+        end.requests.push(Request::Ping { token: 98 }).unwrap();
+        assert_eq!(served.page.state(0), Ok(IoreqState::RespReady));
+        served.slots[0].channel().notify().unwrap();
+        served.answer(1, 71);
     }
 
     /// Another goes on in the same domain.
@@ -225,6 +315,23 @@ impl DeviceModel {
     }
 }
 
+/// Where the device is.
+const BASE: u64 = 0xf000_0000;
+
+/// Requests come here.
+struct Served {
+    page: Arc<IoreqPage>,
+    slots: [VcpuIoreqs; 2],
+}
+
+impl Served {
+    fn answer(&self, vcpu: usize, data: u64) {
+        let slot = &self.slots[vcpu];
+        assert!(slot.take_unfinished().unwrap().is_some());
+        slot.complete(data).unwrap();
+    }
+}
+
 /// Answers vgpud until it says stop.
 fn serve(control: &PipeConnection) {
     loop {
@@ -241,6 +348,7 @@ fn serve(control: &PipeConnection) {
 struct World {
     f: Fixture,
     xen: FakeXen,
+    guest: Domain,
     image: PathBuf,
 }
 
@@ -253,6 +361,16 @@ impl Drop for World {
 impl World {
     fn new(name: &str, role: &'static str) -> Self {
         let xen = FakeXen::new();
+        let config = DomainConfig {
+            vcpus: 2,
+            frames: 600,
+            hap: true,
+        };
+        // Number 9 is the one that the fixture has a vGPU for.
+        let mut domains: Vec<_> = (1..=9)
+            .map(|_| xen.create_domain(config).unwrap())
+            .collect();
+        let guest = domains.pop().unwrap();
         let image = std::env::temp_dir().join(format!("vgpud-image-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&image).unwrap();
         if role != "no-image" {
@@ -267,6 +385,7 @@ impl World {
                     role,
                     notes: notes.clone(),
                     store: Store::default(),
+                    guest: guest.clone(),
                     domains: Mutex::default(),
                 }),
                 xen: Arc::new(xen.clone()),
@@ -278,7 +397,12 @@ impl World {
                 },
             })
         });
-        Self { f, xen, image }
+        Self {
+            f,
+            xen,
+            guest,
+            image,
+        }
     }
 
     /// The next notes, in no order.
@@ -323,26 +447,64 @@ fn a_device_model_in_its_own_domain_serves_and_goes_with_the_guest() {
 }
 
 #[test]
-fn its_domains_end_is_noticed_and_takes_only_its_vgpu() {
+fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
     let w = World::new("stub-dies", "dies");
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
     assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    assert_eq!(w.f.note(), "created vgpu-dm-9");
     let expected = [
-        "created vgpu-dm-9",
         "added 9",
         "Ping { token: 99 } 0x12345001",
+        "destroyed",
+        "created vgpu-dm-9",
         "paused 9",
         "removed",
         "reclaimed 4 of 9",
     ];
-    assert_eq!(w.notes(6), expected.map(str::to_owned).into());
+    assert_eq!(w.notes(7), expected.map(str::to_owned).into());
     assert_eq!(w.f.list()[0].state, State::Failed);
     let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     let failure = tree["failure"].as_str().unwrap();
-    assert!(failure.contains("crashed"), "{failure}");
+    assert!(failure.contains("no memory"), "{failure}");
+    // It runs, as far as that can be without a device.
+    w.guest.suspend();
+    w.guest.resume();
     drop(qemu);
-    assert_eq!(w.f.note(), "destroyed");
     w.f.gone();
+    w.nothing_left();
+}
+
+#[test]
+fn another_domain_takes_its_place() {
+    let w = World::new("stub-dies-anew", "dies-anew");
+    let (qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    let read = |vcpu: u32| {
+        let vcpu = w.guest.vcpu(vcpu).unwrap();
+        thread::spawn(move || vcpu.mmio_read(BASE, 4).unwrap())
+    };
+    let reads = [read(0), read(1)];
+    assert_eq!(reads.map(|read| read.join().unwrap()), [70, 71]);
+    let expected = [
+        "created vgpu-dm-9",
+        "added 9",
+        "Ping { token: 99 } 0x12345001",
+        "destroyed",
+        "Ping { token: 98 } 0x12345001",
+    ];
+    // Of two domains each.
+    assert_eq!(w.notes(8), expected.map(str::to_owned).into());
+    while w.f.list()[0].restarts == 0 {
+        thread::yield_now();
+    }
+    assert_eq!(w.f.list()[0].state, State::Running);
+    let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
+    assert_eq!(tree["device"]["pci"], "8086:1616");
+    drop(qemu);
+    let notes = w.notes(2);
+    assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());
+    w.f.gone();
+    w.guest.destroy();
     w.nothing_left();
 }
 

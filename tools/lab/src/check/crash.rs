@@ -1,5 +1,7 @@
 //! The scenario `crash`: a guest at work while what serves it is killed.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::Verdict;
@@ -63,15 +65,35 @@ impl Kills {
     }
 }
 
-/// The kinds of kills, and how many of each there were to be.
-fn wanted(dom0: &Report) -> Vec<(String, usize)> {
-    let kills = dom0.get("kills").unwrap_or("").split_whitespace();
-    kills
-        .filter_map(|kind| {
-            let (kind, count) = kind.split_once('=')?;
-            Some((kind.to_owned(), count.parse().ok()?))
-        })
-        .collect()
+/// The kinds of kills, and how many of each there were to be, of all guests.
+fn wanted(dom0: &Report) -> BTreeMap<String, usize> {
+    let mut wanted = BTreeMap::new();
+    for kind in dom0.get("kills").unwrap_or("").split_whitespace() {
+        if let Some((kind, count)) = kind.split_once('=')
+            && let Ok(count) = count.parse::<usize>()
+        {
+            *wanted.entry(kind.to_owned()).or_default() += count;
+        }
+    }
+    wanted
+}
+
+/// What all guests' work came to.
+#[derive(Default)]
+struct Sum {
+    verified: u64,
+    mismatches: u64,
+    resets: u64,
+    mismatch: Option<Value>,
+}
+
+impl Sum {
+    fn add(&mut self, work: Work) {
+        self.verified += work.verified;
+        self.mismatches += work.mismatches;
+        self.resets += work.resets;
+        self.mismatch = self.mismatch.take().or(work.mismatch);
+    }
 }
 
 /// Judges the run.
@@ -91,27 +113,38 @@ pub fn judge(facts: &Facts, _form: Form) -> Verdict {
         survived += kills.survived();
         by_kind.insert(kind, kills.json());
     }
-    let guest = facts.guest("g1");
-    let work = Work::of(&guest, "crash");
-    if let Some(why) = &work.wrong {
-        failures.push(format!("mismatches: {why}"));
+    let guests: Vec<&str> = dom0
+        .get("guests")
+        .unwrap_or("")
+        .split_whitespace()
+        .collect();
+    let mut sum = Sum::default();
+    for name in &guests {
+        let guest = facts.guest(name);
+        let work = Work::of(&guest, "crash");
+        if let Some(why) = &work.wrong {
+            failures.push(format!("mismatches: {name}: {why}"));
+        }
+        sum.add(work);
+        match i915::errors(&guest).as_deref() {
+            None => failures.push(format!("i915_errors: {name}: no kernel log")),
+            Some([]) => {}
+            Some([first, ..]) => failures.push(format!("i915_errors: {name}: {first}")),
+        }
     }
-    match i915::errors(&guest).as_deref() {
-        None => failures.push("i915_errors: no kernel log".into()),
-        Some([]) => {}
-        Some([first, ..]) => failures.push(format!("i915_errors: {first}")),
-    }
-    failures.extend(teardown::wrong(dom0, &["g1"]));
+    failures.extend(teardown::wrong(dom0, &guests));
+    failures.extend(teardown::stubs(dom0));
     Verdict {
         result: json!({
             "kills": done,
             "survived": survived,
             "by_kind": Value::Object(by_kind),
             "seed": dom0.number("seed"),
-            "guest_gpu_resets": work.resets,
-            "mismatches": work.mismatches,
-            "mismatch": work.mismatch,
-            "buffers_verified": work.verified,
+            "in_flight": dom0.number("in-flight"),
+            "guest_gpu_resets": sum.resets,
+            "mismatches": sum.mismatches,
+            "mismatch": sum.mismatch,
+            "buffers_verified": sum.verified,
         }),
         details: None,
         files: Vec::new(),
@@ -124,7 +157,9 @@ mod tests {
     use super::*;
 
     const DOM0: &str = "\
-LAB kills dm=3 vgpud=1
+LAB kills dm=2 vgpud=1 dm=1
+LAB guests g1
+LAB in-flight 2
 LAB kill/dm/1 70
 LAB kill/dm/2 30
 LAB kill/dm/3 50
@@ -132,6 +167,8 @@ LAB kill/vgpud/1 900
 LAB guest-gone/g1 yes
 LAB vgpud-alive yes
 LAB vgpu-dm-left 0
+LAB stubs-left 0
+LAB stub-nodes-left 0
 ";
     const G1: &str = "\
 LAB work/crash {\"verified\":90,\"mismatches\":0,\"resets\":0,\"end\":\"signal\"}
@@ -162,6 +199,8 @@ LAB+ dmesg [ 1.0] fine
             json!({"kills": 3, "survived": 3, "recovery_ms": {"p50": 50.0, "max": 70.0}})
         );
         assert_eq!(result["guest_gpu_resets"], 0);
+        assert_eq!(result["in_flight"], 2.0);
+        assert_eq!(verdict.failures, Vec::<String>::new());
     }
 
     #[test]
@@ -182,8 +221,11 @@ LAB+ dmesg [ 1.0] fine
         has(&judged(&fewer, G1), "kills: vgpud: 0 of 1 were done");
         has(&judged("", G1), "kills: there were none");
         let wrong = G1.replace("\"mismatches\":0", "\"mismatches\":3");
-        has(&judged(DOM0, &wrong), "mismatches: 3 buffers were wrong");
+        has(
+            &judged(DOM0, &wrong),
+            "mismatches: g1: 3 buffers were wrong",
+        );
         let reset = G1.replace("\"resets\":0", "\"resets\":1");
-        has(&judged(DOM0, &reset), "mismatches: the GPU was reset");
+        has(&judged(DOM0, &reset), "mismatches: g1: the GPU was reset");
     }
 }

@@ -15,6 +15,7 @@ use crate::daemon::records::{GuestRecord, Records, StubRecord};
 struct Left {
     dir: PathBuf,
     xen: FakeXen,
+    guest: Domain,
     domain: Domain,
     store: Store,
     record: GuestRecord,
@@ -86,6 +87,7 @@ impl Left {
         let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let xen = FakeXen::new();
+        let guest = xen.create_domain(DomainConfig::default()).unwrap();
         let domain = xen.create_domain(DomainConfig::default()).unwrap();
         let stub = domain.id();
         let store = Store::default();
@@ -127,6 +129,7 @@ impl Left {
         Self {
             dir,
             xen,
+            guest,
             domain,
             store,
             record,
@@ -146,6 +149,7 @@ impl Left {
                     role: "serves",
                     notes: notes.clone(),
                     store: self.store.clone(),
+                    guest: self.guest.clone(),
                     domains: Mutex::default(),
                 }),
                 xen: Arc::new(self.xen.clone()),

@@ -4,6 +4,11 @@
 //! for by the clock alone: one is hung when it is stopped; when a thread has
 //! used up its time on the processor at one and the same thing; or when it has
 //! something in hand and none of its threads even wants the processor.
+//!
+//! vgpud looks at those in dom0, the first process of a domain made for a device
+//! model at the one there.
+
+#![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,0 +1,141 @@
+//! The device model as the first process of its domain sees it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::{self, ExitStatus};
+use std::time::Duration;
+
+use anyhow::Context;
+use grant_area::Lifeline;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use vgpu_control::{Connection, Disturb, STUB_FOLDER, STUB_ORDER, StubOrder};
+use vgpu_heartbeat::{EVERY, Heartbeat};
+use xen_glue::{Xenstore, XenstoreWatch};
+
+use super::Holder;
+use super::keeper::Kept;
+
+/// How long it may be at one thing, as vgpud has it for those in dom0.
+const HANG_LIMIT: Duration = Duration::from_secs(1);
+
+/// A device model that runs.
+pub struct Child<'a> {
+    /// It.
+    pub process: &'a mut process::Child,
+    /// The way to it.
+    pub connection: Connection,
+    /// Which one it is.
+    pub serial: u32,
+    /// How often dom0 had come when it was started.
+    pub comings: u32,
+}
+
+impl Child<'_> {
+    /// Waits for its end, which comes by itself, by an `order`, or since it hangs.
+    /// `None` when it was killed since another vgpud came. What it says of its page
+    /// of requests is done with `pages`.
+    ///
+    /// # Errors
+    /// When it cannot be watched.
+    pub fn wait(
+        &mut self,
+        dom0: &Lifeline,
+        orders: &mut Orders,
+        holder: &Holder,
+        pages: &mut Kept,
+    ) -> anyhow::Result<Option<ExitStatus>> {
+        const WHAT: &str = "cannot watch the device model";
+        let pid = Pid::from_child(self.process);
+        let end = pidfd_open(pid, PidfdFlags::empty()).context(WHAT)?;
+        let raw = pid.as_raw_nonzero().get();
+        let mut heartbeat = Heartbeat::new(HANG_LIMIT, raw, holder.kept());
+        let every = Timespec::try_from(EVERY)?;
+        let mut talks = true;
+        loop {
+            // The first is the one that it was started for.
+            if dom0.comings() > self.comings.max(1) {
+                self.process
+                    .kill()
+                    .context("cannot kill the device model")?;
+                self.process.wait().context(WHAT)?;
+                return Ok(None);
+            }
+            let in_ = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            let mut fds = vec![in_(end.as_fd()), in_(dom0.fd()), in_(orders.fd())];
+            if talks {
+                fds.push(in_(self.connection.as_fd()));
+            }
+            let ready = match poll(&mut fds, Some(&every)) {
+                Ok(ready) => ready,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e).context(WHAT),
+            };
+            let woke = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+            let (ordered, said) = (woke(2), woke(3));
+            if let Some(status) = self.process.try_wait().context(WHAT)? {
+                return Ok(Some(status));
+            }
+            if said {
+                talks = pages.answer(&self.connection);
+            }
+            let mut signal = None;
+            if ordered {
+                signal = orders.next(self.serial).map(|how| match how {
+                    Disturb::Kill => Signal::KILL,
+                    Disturb::Stop => Signal::STOP,
+                });
+            } else if ready == 0
+                && let Some(how) = heartbeat.look()
+            {
+                log::error!("the device model hangs: {how}");
+                signal = Some(Signal::KILL);
+            }
+            if let Some(signal) = signal {
+                pidfd_send_signal(&end, signal).context("cannot signal the device model")?;
+            }
+        }
+    }
+}
+
+/// What vgpud orders through xenstore.
+pub struct Orders {
+    watch: XenstoreWatch,
+    xenstore: Xenstore,
+    node: String,
+}
+
+impl Orders {
+    /// Hears of them from now on.
+    ///
+    /// # Errors
+    /// When xenstore refuses.
+    pub fn watch() -> anyhow::Result<Self> {
+        // Paths that do not begin at the root are below our own domain's.
+        let node = format!("{STUB_FOLDER}/{STUB_ORDER}");
+        Ok(Self {
+            watch: Xenstore::watch(&node).context("cannot watch for orders")?,
+            xenstore: Xenstore::open()?,
+            node,
+        })
+    }
+
+    /// Becomes readable when there may be one.
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.watch.poll_fd()
+    }
+
+    /// What is ordered, if that is for the device model number `serial`.
+    fn next(&mut self, serial: u32) -> Option<Disturb> {
+        let mut text = || {
+            self.watch.next_path()?;
+            self.xenstore.read_if_there(&self.node)
+        };
+        let text = text()
+            .inspect_err(|e| log::error!("orders: {e}"))
+            .ok()
+            .flatten()?;
+        let order: StubOrder = text.parse().inspect_err(|e| log::error!("{e}")).ok()?;
+        (order.serial == serial).then_some(order.how)
+    }
+}
