@@ -53,8 +53,7 @@ impl Child<'_> {
         let every = Timespec::try_from(EVERY)?;
         let mut talks = true;
         loop {
-            // The first is the one that it was started for.
-            if dom0.comings() > self.comings.max(1) {
+            if superseded(dom0, self.comings) {
                 self.process
                     .kill()
                     .context("cannot kill the device model")?;
@@ -98,6 +97,13 @@ impl Child<'_> {
     }
 }
 
+/// Whether another vgpud came than the one for which a device model was started,
+/// when vgpuds had come `comings` times.
+fn superseded(dom0: &Lifeline, comings: u32) -> bool {
+    // The first comes after the first device model was started for it.
+    dom0.comings() > comings.max(1)
+}
+
 /// What vgpud orders through xenstore.
 pub struct Orders {
     watch: XenstoreWatch,
@@ -137,5 +143,34 @@ impl Orders {
             .flatten()?;
         let order: StubOrder = text.parse().inspect_err(|e| log::error!("{e}")).ok()?;
         (order.serial == serial).then_some(order.how)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fake_xen::{DomainConfig, FakeXen};
+    use grant_area::{GrantedArea, MappedArea};
+    use vgpu_ring::AreaConfig;
+    use xen_glue::DomId;
+
+    use super::*;
+
+    #[test]
+    fn the_second_vgpud_ends_what_the_first_talked_to() {
+        let xen = FakeXen::new();
+        let domain = xen.create_domain(DomainConfig::default()).unwrap();
+        let stub = domain.id();
+        let area = GrantedArea::create(&xen.seen_from(stub), DomId(0), AreaConfig::default());
+        let area = area.unwrap();
+        let dom0 = area.lifeline();
+        let (offer, life) = area.offer();
+        let comes = || MappedArea::open(&xen, stub, &offer, life).unwrap();
+        assert!(!superseded(&dom0, 0));
+        drop(comes());
+        assert!(!superseded(&dom0, 0));
+        let vgpud = comes();
+        assert!(superseded(&dom0, 1));
+        assert_eq!(vgpud.coming(), dom0.comings());
+        assert!(!superseded(&dom0, 2));
     }
 }

@@ -145,38 +145,7 @@ impl Deaths {
 
 #[cfg(test)]
 mod tests {
-    use fake_xen::{DomainConfig, FakeXen};
-    use grant_area::{GrantedArea, MappedArea};
-    use vgpu_ring::AreaConfig;
-    use xen_glue::DomId;
-
     use super::*;
-
-    #[test]
-    fn the_second_vgpud_ends_what_the_first_talked_to() {
-        let xen = FakeXen::new();
-        let domain = xen.create_domain(DomainConfig::default()).unwrap();
-        let stub = domain.id();
-        let area = GrantedArea::create(&xen.seen_from(stub), DomId(0), AreaConfig::default());
-        let area = area.unwrap();
-        let dom0 = area.lifeline();
-        let (offer, life) = area.offer();
-        let comes = || MappedArea::open(&xen, stub, &offer, life).unwrap();
-        let device_model = || Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut first = device_model();
-        // The first vgpud does not end it.
-        drop(comes());
-        first.kill().unwrap();
-        let status = wait(&mut first, &dom0, 0).unwrap();
-        assert!(!status.unwrap().success());
-        let mut second = device_model();
-        let vgpud = comes();
-        assert_eq!(wait(&mut second, &dom0, 1).unwrap(), None);
-        let mut third = device_model();
-        assert_eq!(vgpud.coming(), dom0.comings());
-        third.kill().unwrap();
-        assert!(wait(&mut third, &dom0, 2).unwrap().is_some());
-    }
 
     #[test]
     fn deaths_count_for_a_while() {
