@@ -54,9 +54,12 @@ pub struct TableLimits {
 
 impl Default for TableLimits {
     fn default() -> Self {
-        // A table costs 8 to 10 KiB here. 4096 map 8 GiB of 4 KiB pages.
+        // A table costs 8 to 10 KiB here. 4096 map 8 GiB of 4 KiB pages. A guest
+        // that uses all of the 4 GiB that buffers get unless they ask for more
+        // (Linux gem/i915_gem_execbuffer.c:eb_pin_flags, PIN_ZONE_4G) needs half of
+        // that, and its other contexts' tables should stay beside.
         Self {
-            keep: 2048,
+            keep: 3072,
             max: 4096,
         }
     }
