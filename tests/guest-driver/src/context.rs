@@ -207,7 +207,7 @@ impl Context {
             let old = memory.read_u64(at)? & pte::ADDRESS;
             let mut entries = [0; PAGE_SIZE];
             memory.read(old, &mut entries)?;
-            let out_first = moves.count / TABLE_EVERY % 2 == 0;
+            let out_first = (moves.count / TABLE_EVERY).is_multiple_of(2);
             if out_first {
                 memory.write_u64(at, 0)?;
                 // A page given back is cleared for whoever gets it.
