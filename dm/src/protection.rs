@@ -39,6 +39,10 @@ const BATCH: usize = 256;
 const SOON: Duration = Duration::from_micros(100);
 const LATE: Duration = Duration::from_millis(10);
 
+/// How long a moment is waited for in which no vCPU writes to a frame. A vCPU
+/// that fills it has a request in its slot nearly always, but not between two.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// How long all frames may take to become RAM. A vCPU that writes to one as
 /// fast as it can has it trapped thousands of times in that.
 const END_LIMIT: Duration = Duration::from_secs(1);
@@ -65,6 +69,8 @@ pub struct ProtectionState {
     pub leaving: usize,
     /// Writes to them that were done for the guest.
     pub writes: u64,
+    /// Writes to frames let go of that were not RAM yet.
+    pub late: u64,
     /// Frames let go of because they were written as tables are not.
     pub released: u64,
     /// Frames that Xen did not protect.
@@ -391,11 +397,31 @@ impl Protection {
     /// Makes RAM of frames let go of, if it is time; how long it is until it
     /// is time again.
     pub(crate) fn tend(&self) -> Option<Duration> {
+        let leaving = {
+            let state = self.lock();
+            let due = state.next? <= Instant::now();
+            due.then(|| state.leaving.clone())
+        };
+        if let Some(leaving) = &leaving {
+            self.wait_for_a_moment(leaving);
+        }
         let state = &mut *self.lock();
-        if state.next? <= Instant::now() {
+        if leaving.is_some() {
             self.step(state);
         }
         Some(state.next?.saturating_duration_since(Instant::now()))
+    }
+
+    /// Waits a little until no request writes to any of some frames. Requests
+    /// are answered meanwhile.
+    fn wait_for_a_moment(&self, frames: &BTreeSet<u64>) {
+        let start = Instant::now();
+        while self.page.frames_written().any(|gfn| frames.contains(&gfn)) {
+            if start.elapsed() >= MOMENT {
+                return;
+            }
+            thread::yield_now();
+        }
     }
 
     /// Frames left the guest, and others may be in their places, which nobody
@@ -465,6 +491,7 @@ impl Protection {
         let gfn = Gfn::containing(gpa).0;
         self.kept.about_to();
         if data.is_empty() || !state.frames.contains(&gfn) {
+            state.seen.late += u64::from(state.leaving.contains(&gfn));
             return self.memory.write(gpa, data);
         }
         self.ring.announce();

@@ -55,9 +55,10 @@ pub struct TableLimits {
 
 impl Default for TableLimits {
     fn default() -> Self {
-        // A table costs 8 to 10 KiB here. 4096 map 8 GiB of 4 KiB pages. The
-        // 4 GiB that i915 gives to programs which do not ask for more take 2053,
-        // and must not make room for the next small context.
+        // A table costs 8 to 10 KiB here. 4096 map 8 GiB of 4 KiB pages. A guest
+        // that uses all of the 4 GiB that buffers get unless they ask for more
+        // (Linux gem/i915_gem_execbuffer.c:eb_pin_flags, PIN_ZONE_4G) needs half of
+        // that, and its other contexts' tables should stay beside.
         Self {
             keep: 3072,
             max: 4096,

@@ -34,6 +34,9 @@ pub struct Tenure {
     patience: u8,
     /// It was let go of, and has not been compared since.
     ended: bool,
+    /// It was let go of since it was written a lot, and no submission has
+    /// reached it since.
+    pub burst: bool,
     /// The pass in which it was found to be named no more.
     since: u64,
 }
@@ -51,6 +54,7 @@ impl Tenure {
     /// entries from what it was: as many traps were spared if it had been let
     /// go of. Says whether it had.
     pub fn returned(&mut self, changed: u32, costs: Costs) -> bool {
+        self.burst = false;
         if !std::mem::take(&mut self.ended) {
             return false;
         }
@@ -92,7 +96,7 @@ impl Tables {
     }
 
     /// And names it no longer. Says whether nothing else does and it is
-    /// protected.
+    /// protected, or was until it was written as no table is.
     fn unlink(&mut self, id: Id) -> bool {
         let Some(table) = self.table_mut(id) else {
             return false;
@@ -100,11 +104,11 @@ impl Tables {
         // Whoever ends a link has made it.
         table.links = table.links.saturating_sub(1);
         let last = table.links == 0 && table.linked;
-        let asked = table.watch.is_asked();
+        let trapped = table.watch.is_asked() || table.tenure.burst;
         if last {
             self.links.touched.push(id);
         }
-        last && asked
+        last && trapped
     }
 
     /// Makes entry `i` of a table name `child`.

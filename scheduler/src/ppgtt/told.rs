@@ -161,6 +161,7 @@ impl ShadowTables {
         table.watch.written();
         table.ledger.written(1, costs);
         if self.wants_change(table, costs) {
+            table.tenure.burst = true;
             table.ledger.change(costs);
             inner.open(id);
             return None;

@@ -181,7 +181,7 @@ impl Ledger {
     /// that did not pay of late, it is to be so at once.
     pub fn resume(&mut self, costs: Costs) {
         if !self.protected {
-            self.excess = self.excess.max(demand(costs));
+            self.excess = self.excess.max(demand(costs) + 1);
         }
     }
 

@@ -211,9 +211,7 @@ impl ShadowTables {
             return;
         }
         table.watch.visited();
-        if table.tenure.returned(changed.unwrap_or(0), costs) {
-            table.ledger.resume(costs);
-        }
+        let returned = table.tenure.returned(changed.unwrap_or(0), costs);
         match changed {
             // Protected, but there was something not yet told: neither way
             // was cheaper. Its writes are counted when they are told.
@@ -222,6 +220,10 @@ impl ShadowTables {
                 table.ledger.written(changed.unwrap_or(0), costs);
                 table.ledger.submission(costs);
             }
+        }
+        if returned {
+            // What it was filled with while nothing named it says nothing.
+            table.ledger.resume(costs);
         }
         if table.watch.is_asked() || table.shared || !self.wants_change(table, costs) {
             return;

@@ -33,10 +33,17 @@ use crate::{Errno, IoreqPage, IoreqState};
 /// How long vCPUs may take to fetch answers. Those of a paused domain do not.
 const FETCH: Duration = Duration::from_micros(200);
 
-/// The frames to which vCPUs' requests write, answered or not.
+impl IoreqPage {
+    /// The frames to which vCPUs' requests write, answered or not.
+    pub fn frames_written(&self) -> impl Iterator<Item = u64> {
+        let requests = (0..self.vcpus()).filter_map(|vcpu| self.peek(vcpu).ok().flatten());
+        requests.flat_map(|(_, r)| r.frames_written())
+    }
+}
+
+/// Those, once each.
 fn written(page: &IoreqPage) -> BTreeSet<u64> {
-    let requests = (0..page.vcpus()).filter_map(|vcpu| page.peek(vcpu).ok().flatten());
-    requests.flat_map(|(_, r)| r.frames_written()).collect()
+    page.frames_written().collect()
 }
 
 /// The same once answers have been fetched.
