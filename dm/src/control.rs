@@ -109,7 +109,6 @@ impl Control {
     }
 }
 
-
 /// A device from the file it was saved in.
 ///
 /// # Errors

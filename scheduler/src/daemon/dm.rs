@@ -272,7 +272,7 @@ impl DeviceModel for DmProcess {
     fn successor(&self, start: StartDm, home: &dyn Home) -> anyhow::Result<Arc<dyn DeviceModel>> {
         let seat = Arc::clone(&self.seat);
         Ok(Arc::new(Self::start(seat, start, None, &|pid| {
-            home.noted(pid)
+            home.noted(pid);
         })?))
     }
 }

@@ -106,7 +106,9 @@ impl PageKeeper for Keeper {
 
     fn page_at(&self, gfn: u64) -> std::io::Result<()> {
         self.fuse.step();
-        lock(&self.pages).page_at(gfn).map_err(std::io::Error::other)
+        lock(&self.pages)
+            .page_at(gfn)
+            .map_err(std::io::Error::other)
     }
 
     fn enabled(&self) -> std::io::Result<()> {
@@ -433,8 +435,7 @@ impl MortalGuest {
     /// vCPU waited there.
     #[must_use]
     pub fn domains_gone(&self) -> (u64, u64) {
-        let [gone, in_flight] =
-            [&self.toll.domains, &self.toll.in_flight].map(|n| n.load(SeqCst));
+        let [gone, in_flight] = [&self.toll.domains, &self.toll.in_flight].map(|n| n.load(SeqCst));
         (gone, in_flight)
     }
 

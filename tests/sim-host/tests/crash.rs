@@ -140,7 +140,7 @@ fn deaths(seed: u64) -> impl FnMut() -> Option<Death> {
             // another domain, but not the next.
             1 => (draw / 4 % 200, false),
             2 => (20_000 + draw / 4 % 1000, false),
-            _ => (draw / 4 % 300, domains > 0 && draw % 4 == 0),
+            _ => (draw / 4 % 300, domains > 0 && draw.is_multiple_of(4)),
         };
         if domain {
             domains -= 1;
