@@ -11,13 +11,23 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use vgpu_control::{Connection, Disturb, STUB_FOLDER, STUB_ORDER, StubOrder};
 use vgpu_heartbeat::{EVERY, Heartbeat};
+use vgpu_ring::KeptPart;
 use xen_glue::{Xenstore, XenstoreWatch};
-
-use super::Holder;
-use super::keeper::Kept;
 
 /// How long it may be at one thing, as vgpud has it for those in dom0.
 const HANG_LIMIT: Duration = Duration::from_secs(1);
+
+/// What else there is to do for it meanwhile.
+pub trait Duties {
+    /// Becomes readable when vgpud may have ordered something.
+    fn orders(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What vgpud ordered, if that is for the device model number `serial`.
+    fn order(&mut self, serial: u32) -> Option<Disturb>;
+
+    /// Does what it says next over `connection`; whether it may say more.
+    fn answer(&mut self, connection: &Connection) -> bool;
+}
 
 /// A device model that runs.
 pub struct Child<'a> {
@@ -29,31 +39,31 @@ pub struct Child<'a> {
     pub serial: u32,
     /// How often dom0 had come when it was started.
     pub comings: u32,
+    /// What it has in hand.
+    pub kept: KeptPart,
 }
 
 impl Child<'_> {
-    /// Waits for its end, which comes by itself, by an `order`, or since it hangs.
-    /// `None` when it was killed since another vgpud came. What it says of its page
-    /// of requests is done with `pages`.
+    /// Waits for its end, which comes by itself, by an order, or since it hangs.
+    /// `None` when it was killed since another vgpud came.
     ///
     /// # Errors
     /// When it cannot be watched.
     pub fn wait(
         &mut self,
         dom0: &Lifeline,
-        orders: &mut Orders,
-        holder: &Holder,
-        pages: &mut Kept,
+        duties: &mut impl Duties,
     ) -> anyhow::Result<Option<ExitStatus>> {
         const WHAT: &str = "cannot watch the device model";
         let pid = Pid::from_child(self.process);
         let end = pidfd_open(pid, PidfdFlags::empty()).context(WHAT)?;
         let raw = pid.as_raw_nonzero().get();
-        let mut heartbeat = Heartbeat::new(HANG_LIMIT, raw, holder.kept());
+        let mut heartbeat = Heartbeat::new(HANG_LIMIT, raw, self.kept.clone());
         let every = Timespec::try_from(EVERY)?;
         let mut talks = true;
         loop {
-            if superseded(dom0, self.comings) {
+            // The first is the one that it was started for.
+            if dom0.comings() > self.comings.max(1) {
                 self.process
                     .kill()
                     .context("cannot kill the device model")?;
@@ -61,9 +71,12 @@ impl Child<'_> {
                 return Ok(None);
             }
             let in_ = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            let mut fds = vec![in_(end.as_fd()), in_(dom0.fd()), in_(orders.fd())];
+            let mut fds = vec![in_(end.as_fd()), in_(dom0.fd())];
             if talks {
                 fds.push(in_(self.connection.as_fd()));
+            }
+            if let Some(orders) = duties.orders() {
+                fds.push(in_(orders));
             }
             let ready = match poll(&mut fds, Some(&every)) {
                 Ok(ready) => ready,
@@ -71,16 +84,16 @@ impl Child<'_> {
                 Err(e) => return Err(e).context(WHAT),
             };
             let woke = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-            let (ordered, said) = (woke(2), woke(3));
+            let (said, ordered) = (talks && woke(2), woke(2 + usize::from(talks)));
             if let Some(status) = self.process.try_wait().context(WHAT)? {
                 return Ok(Some(status));
             }
             if said {
-                talks = pages.answer(&self.connection);
+                talks = duties.answer(&self.connection);
             }
             let mut signal = None;
             if ordered {
-                signal = orders.next(self.serial).map(|how| match how {
+                signal = duties.order(self.serial).map(|how| match how {
                     Disturb::Kill => Signal::KILL,
                     Disturb::Stop => Signal::STOP,
                 });
@@ -95,13 +108,6 @@ impl Child<'_> {
             }
         }
     }
-}
-
-/// Whether another vgpud came than the one for which a device model was started,
-/// when vgpuds had come `comings` times.
-fn superseded(dom0: &Lifeline, comings: u32) -> bool {
-    // The first comes after the first device model was started for it.
-    dom0.comings() > comings.max(1)
 }
 
 /// What vgpud orders through xenstore.
@@ -127,12 +133,12 @@ impl Orders {
     }
 
     /// Becomes readable when there may be one.
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.watch.poll_fd()
     }
 
     /// What is ordered, if that is for the device model number `serial`.
-    fn next(&mut self, serial: u32) -> Option<Disturb> {
+    pub fn next(&mut self, serial: u32) -> Option<Disturb> {
         let mut text = || {
             self.watch.next_path()?;
             self.xenstore.read_if_there(&self.node)
@@ -143,34 +149,5 @@ impl Orders {
             .flatten()?;
         let order: StubOrder = text.parse().inspect_err(|e| log::error!("{e}")).ok()?;
         (order.serial == serial).then_some(order.how)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fake_xen::{DomainConfig, FakeXen};
-    use grant_area::{GrantedArea, MappedArea};
-    use vgpu_ring::AreaConfig;
-    use xen_glue::DomId;
-
-    use super::*;
-
-    #[test]
-    fn the_second_vgpud_ends_what_the_first_talked_to() {
-        let xen = FakeXen::new();
-        let domain = xen.create_domain(DomainConfig::default()).unwrap();
-        let stub = domain.id();
-        let area = GrantedArea::create(&xen.seen_from(stub), DomId(0), AreaConfig::default());
-        let area = area.unwrap();
-        let dom0 = area.lifeline();
-        let (offer, life) = area.offer();
-        let comes = || MappedArea::open(&xen, stub, &offer, life).unwrap();
-        assert!(!superseded(&dom0, 0));
-        drop(comes());
-        assert!(!superseded(&dom0, 0));
-        let vgpud = comes();
-        assert!(superseded(&dom0, 1));
-        assert_eq!(vgpud.coming(), dom0.comings());
-        assert!(!superseded(&dom0, 2));
     }
 }

@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use anyhow::{Context, bail};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
-use vgpu_control::Connection;
+use vgpu_control::{Connection, Disturb};
 
 use super::Holder;
-use super::child::{Child, Orders};
+use super::child::{Child, Duties, Orders};
 use super::keeper::Kept;
 
 /// This program in the initial RAM disk.
@@ -57,8 +57,10 @@ pub fn run(arguments: &[OsString]) -> anyhow::Result<Infallible> {
 fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
     let holder = Holder::new()?;
     let dom0 = holder.lifeline();
-    let mut orders = Orders::watch()?;
-    let mut pages = Kept::new()?;
+    let mut first = First {
+        orders: Orders::watch()?,
+        pages: Kept::new()?,
+    };
     let mut deaths = Deaths::default();
     for serial in 0.. {
         let (ours, theirs) = Connection::pair()?;
@@ -77,8 +79,9 @@ fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
             connection: ours,
             serial,
             comings,
+            kept: holder.kept(),
         };
-        let Some(status) = child.wait(&dom0, &mut orders, &holder, &mut pages)? else {
+        let Some(status) = child.wait(&dom0, &mut first)? else {
             log::info!("another vgpud came: the device model is replaced");
             continue;
         };
@@ -94,6 +97,26 @@ fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+/// What the first process does for a device model.
+struct First {
+    orders: Orders,
+    pages: Kept,
+}
+
+impl Duties for First {
+    fn orders(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.orders.fd())
+    }
+
+    fn order(&mut self, serial: u32) -> Option<Disturb> {
+        self.orders.next(serial)
+    }
+
+    fn answer(&mut self, connection: &Connection) -> bool {
+        self.pages.answer(connection)
+    }
 }
 
 /// Mounts what is needed and loads the modules.
@@ -145,7 +168,84 @@ impl Deaths {
 
 #[cfg(test)]
 mod tests {
+    use fake_xen::{DomainConfig, FakeXen};
+    use grant_area::{GrantedArea, MappedArea};
+    use vgpu_ring::AreaConfig;
+    use xen_glue::DomId;
+
     use super::*;
+
+    /// Nothing is said, and nothing ordered.
+    struct Idle;
+
+    impl Duties for Idle {
+        fn orders(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn order(&mut self, _serial: u32) -> Option<Disturb> {
+            None
+        }
+
+        fn answer(&mut self, _connection: &Connection) -> bool {
+            false
+        }
+    }
+
+    fn wait(
+        process: &mut std::process::Child,
+        area: &GrantedArea,
+        comings: u32,
+    ) -> Option<std::process::ExitStatus> {
+        let (connection, _) = Connection::pair().unwrap();
+        let mut child = Child {
+            process,
+            connection,
+            serial: 0,
+            comings,
+            kept: area.kept(),
+        };
+        child.wait(&area.lifeline(), &mut Idle).unwrap()
+    }
+
+    #[test]
+    fn one_that_hangs_is_killed() {
+        let xen = FakeXen::new();
+        let domain = xen.create_domain(DomainConfig::default()).unwrap();
+        let stub = domain.id();
+        let area = GrantedArea::create(&xen.seen_from(stub), DomId(0), AreaConfig::default());
+        let mut stopped = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&stopped);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let status = wait(&mut stopped, &area.unwrap(), 0);
+        assert!(!status.unwrap().success());
+    }
+
+    #[test]
+    fn the_second_vgpud_ends_what_the_first_talked_to() {
+        let xen = FakeXen::new();
+        let domain = xen.create_domain(DomainConfig::default()).unwrap();
+        let stub = domain.id();
+        let area = GrantedArea::create(&xen.seen_from(stub), DomId(0), AreaConfig::default());
+        let area = area.unwrap();
+        let dom0 = area.lifeline();
+        let (offer, life) = area.offer();
+        let comes = || MappedArea::open(&xen, stub, &offer, life).unwrap();
+        let device_model = || Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut first = device_model();
+        // The first vgpud does not end it.
+        drop(comes());
+        first.kill().unwrap();
+        let status = wait(&mut first, &area, 0);
+        assert!(!status.unwrap().success());
+        let mut second = device_model();
+        let vgpud = comes();
+        assert_eq!(wait(&mut second, &area, 1), None);
+        let mut third = device_model();
+        assert_eq!(vgpud.coming(), dom0.comings());
+        third.kill().unwrap();
+        assert!(wait(&mut third, &area, 2).is_some());
+    }
 
     #[test]
     fn deaths_count_for_a_while() {
