@@ -42,7 +42,8 @@ fn adaptive_is_as_good_as_the_better_by_what_can_be_counted() {
 
 #[test]
 fn strict_compares_nothing_and_lazy_traps_nothing() {
-    let figures = measure(&args(5_000, 500), true).unwrap();
+    let mut figures = measure(&args(5_000, 500), true).unwrap();
+    figures.patterns.remove(Pattern::Bursts.name()).unwrap();
     for (name, pattern) in figures.patterns {
         let (strict, lazy) = (pattern.modes["strict"], pattern.modes["lazy"]);
         assert_eq!(
@@ -56,4 +57,13 @@ fn strict_compares_nothing_and_lazy_traps_nothing() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn of_whole_tables_that_are_written_strict_traps_a_part() {
+    let figures = measure(&args(5_000, 640), true).unwrap();
+    let pattern = &figures.patterns[Pattern::Bursts.name()];
+    assert_eq!(pattern.writes, 10 * 512);
+    let traps = pattern.modes["strict"].traps;
+    assert!((1..=10 * 32).contains(&traps), "{traps}");
 }
