@@ -15,7 +15,7 @@ use vgpu_sched::ppgtt::{
 use xen_glue::{ForeignMemory, ForeignMemoryConfig, Hypervisor};
 
 use super::number;
-use super::patterns::{ENTRIES, Pattern};
+use super::patterns::{ENTRIES, Pattern, Turn};
 
 /// Page tables of the guest: 64 MiB of its graphics memory.
 pub const LEAVES: u64 = 32;
@@ -113,7 +113,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// A vCPU's store, and what a device model does when it traps.
+    /// A vCPU's store, and what a device model does when it traps. What vgpud
+    /// orders then is done before the next store; in truth a few more trap.
     fn write(&mut self, table: u64, index: u64, entry: u64) {
         let gpa = table * 4096 + index * 8;
         // Inside the memory made above.
@@ -123,7 +124,34 @@ impl Guest {
             self.changes.fetch_add(1, Ordering::Relaxed);
             self.tables.wrote(gpa, 8, 0);
             self.hearing += start.elapsed();
+            self.obey();
         }
+    }
+
+    /// What is written to a table's entry: never what was there before.
+    fn entry(&self, index: u64) -> u64 {
+        let shift = self.submission.wrapping_mul(0x9e37_79b9) >> 16;
+        (FIRST_DATA + (shift + index) % DATA) << 12 | 3
+    }
+
+    /// Takes a table out or puts it back; how many entries were written.
+    fn turn(&mut self, turn: Turn) -> u64 {
+        let pd = ROOT + 2;
+        match turn {
+            Turn::Out(leaf) => {
+                self.write(pd, leaf, 0);
+                for index in 0..ENTRIES {
+                    self.write(FIRST_LEAF + leaf, index, 0);
+                }
+            }
+            Turn::Back(leaf) => {
+                for index in 0..ENTRIES {
+                    self.write(FIRST_LEAF + leaf, index, self.entry(index));
+                }
+                self.write(pd, leaf, (FIRST_LEAF + leaf) << 12 | 3);
+            }
+        }
+        ENTRIES + 1
     }
 
     /// Carries out what vgpud asks for.
@@ -160,11 +188,11 @@ impl Guest {
             if let Some((leaf, first, count)) = self.pattern.before(self.submission) {
                 writes += count;
                 for index in first..first + count {
-                    // Never what was there before.
-                    let shift = self.submission.wrapping_mul(0x9e37_79b9) >> 16;
-                    let frame = FIRST_DATA + (shift + index) % DATA;
-                    self.write(FIRST_LEAF + leaf, index, frame << 12 | 3);
+                    self.write(FIRST_LEAF + leaf, index, self.entry(index));
                 }
+            }
+            if let Some(turn) = self.pattern.turn(self.submission) {
+                writes += self.turn(turn);
             }
             self.submission += 1;
             self.obey();

@@ -16,6 +16,9 @@ pub enum Pattern {
     /// A video: surfaces of some tables are bound anew with each frame, the
     /// rest stays.
     Churn,
+    /// A program with more buffers than there is room for: tables are taken
+    /// out, their pages hold other things, and are tables again.
+    Recycled,
 }
 
 /// A submission at which the steady guest binds something.
@@ -25,15 +28,29 @@ const BURST_EVERY: u64 = 64;
 /// Tables the video's surfaces are in, and entries of each surface.
 const CHURN_TABLES: u64 = 4;
 const CHURN_ENTRIES: u64 = 16;
+/// A submission before which a table is taken out, and how many later its page
+/// is one again.
+const RECYCLE_EVERY: u64 = 16;
+const RECYCLE_AFTER: u64 = 8;
+
+/// What becomes of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is taken out, and its page is filled with other things.
+    Out(u64),
+    /// It is filled with entries and put back.
+    Back(u64),
+}
 
 impl Pattern {
-    pub const ALL: [Self; 3] = [Self::Steady, Self::Bursts, Self::Churn];
+    pub const ALL: [Self; 4] = [Self::Steady, Self::Bursts, Self::Churn, Self::Recycled];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Steady => "steady",
             Self::Bursts => "bursts",
             Self::Churn => "churn",
+            Self::Recycled => "recycled",
         }
     }
 
@@ -52,7 +69,20 @@ impl Pattern {
                 let surface = n / CHURN_TABLES % (ENTRIES / CHURN_ENTRIES);
                 Some((n % CHURN_TABLES, surface * CHURN_ENTRIES, CHURN_ENTRIES))
             }
-            Self::Steady | Self::Bursts => None,
+            Self::Steady | Self::Bursts | Self::Recycled => None,
+        }
+    }
+
+    /// What becomes of a whole table before the submission of number `n`.
+    pub const fn turn(self, n: u64) -> Option<Turn> {
+        if !matches!(self, Self::Recycled) {
+            return None;
+        }
+        let leaf = n / RECYCLE_EVERY % LEAVES;
+        match n % RECYCLE_EVERY {
+            0 => Some(Turn::Out(leaf)),
+            RECYCLE_AFTER => Some(Turn::Back(leaf)),
+            _ => None,
         }
     }
 }
