@@ -1,6 +1,6 @@
 //! The device model as the first process of its domain sees it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::process::{self, ExitStatus};
 use std::time::Duration;
 
@@ -12,17 +12,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use vgpu_control::{Connection, Disturb, STUB_FOLDER, STUB_ORDER, StubOrder};
 use vgpu_heartbeat::{EVERY, Heartbeat};
 use vgpu_ring::KeptPart;
-use xen_glue::{Xenstore, XenstoreWatch};
+use xen_glue::Xenstore;
 
 /// How long it may be at one thing, as vgpud has it for those in dom0.
 const HANG_LIMIT: Duration = Duration::from_secs(1);
 
 /// What else there is to do for it meanwhile.
 pub trait Duties {
-    /// Becomes readable when vgpud may have ordered something.
-    fn orders(&self) -> Option<BorrowedFd<'_>>;
-
-    /// What vgpud ordered, if that is for the device model number `serial`.
+    /// What vgpud ordered since the last look, if that is for the device model
+    /// number `serial`.
     fn order(&mut self, serial: u32) -> Option<Disturb>;
 
     /// Does what it says next over `connection`; whether it may say more.
@@ -75,34 +73,30 @@ impl Child<'_> {
             if talks {
                 fds.push(in_(self.connection.as_fd()));
             }
-            if let Some(orders) = duties.orders() {
-                fds.push(in_(orders));
-            }
             let ready = match poll(&mut fds, Some(&every)) {
                 Ok(ready) => ready,
                 Err(Errno::INTR) => continue,
                 Err(e) => return Err(e).context(WHAT),
             };
-            let woke = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-            let (said, ordered) = (talks && woke(2), woke(2 + usize::from(talks)));
+            let said = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
             if let Some(status) = self.process.try_wait().context(WHAT)? {
                 return Ok(Some(status));
             }
             if said {
                 talks = duties.answer(&self.connection);
             }
-            let mut signal = None;
-            if ordered {
-                signal = duties.order(self.serial).map(|how| match how {
-                    Disturb::Kill => Signal::KILL,
-                    Disturb::Stop => Signal::STOP,
-                });
-            } else if ready == 0
-                && let Some(how) = heartbeat.look()
-            {
-                log::error!("the device model hangs: {how}");
-                signal = Some(Signal::KILL);
+            if ready > 0 {
+                continue;
             }
+            let order = duties.order(self.serial).map(|how| match how {
+                Disturb::Kill => Signal::KILL,
+                Disturb::Stop => Signal::STOP,
+            });
+            let signal = order.or_else(|| {
+                let how = heartbeat.look()?;
+                log::error!("the device model hangs: {how}");
+                Some(Signal::KILL)
+            });
             if let Some(signal) = signal {
                 pidfd_send_signal(&end, signal).context("cannot signal the device model")?;
             }
@@ -110,44 +104,39 @@ impl Child<'_> {
     }
 }
 
-/// What vgpud orders through xenstore.
+/// What vgpud orders through xenstore, which is looked at: a watch of a stub
+/// domain's is one more thing that can hang.
 pub struct Orders {
-    watch: XenstoreWatch,
     xenstore: Xenstore,
     node: String,
+    last: Option<String>,
 }
 
 impl Orders {
-    /// Hears of them from now on.
+    /// None yet.
     ///
     /// # Errors
-    /// When xenstore refuses.
-    pub fn watch() -> anyhow::Result<Self> {
-        // Paths that do not begin at the root are below our own domain's.
-        let node = format!("{STUB_FOLDER}/{STUB_ORDER}");
+    /// When there is no xenstore.
+    pub fn open() -> anyhow::Result<Self> {
         Ok(Self {
-            watch: Xenstore::watch(&node).context("cannot watch for orders")?,
             xenstore: Xenstore::open()?,
-            node,
+            // Paths that do not begin at the root are below our own domain's.
+            node: format!("{STUB_FOLDER}/{STUB_ORDER}"),
+            last: None,
         })
     }
 
-    /// Becomes readable when there may be one.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.watch.poll_fd()
-    }
-
-    /// What is ordered, if that is for the device model number `serial`.
+    /// What is ordered since the last look, if that is for the device model number
+    /// `serial`.
     pub fn next(&mut self, serial: u32) -> Option<Disturb> {
-        let mut text = || {
-            self.watch.next_path()?;
-            self.xenstore.read_if_there(&self.node)
-        };
-        let text = text()
-            .inspect_err(|e| log::error!("orders: {e}"))
-            .ok()
-            .flatten()?;
-        let order: StubOrder = text.parse().inspect_err(|e| log::error!("{e}")).ok()?;
+        let text = self.xenstore.read_if_there(&self.node);
+        let text = text.inspect_err(|e| log::error!("orders: {e}")).ok()??;
+        if self.last.as_ref() == Some(&text) {
+            return None;
+        }
+        let order = text.parse().inspect_err(|e| log::error!("{e}")).ok();
+        self.last = Some(text);
+        let order: StubOrder = order?;
         (order.serial == serial).then_some(order.how)
     }
 }

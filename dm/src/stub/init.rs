@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn serve(arguments: &[OsString]) -> anyhow::Result<()> {
     let holder = Holder::new()?;
     let dom0 = holder.lifeline();
     let mut first = First {
-        orders: Orders::watch()?,
+        orders: Orders::open()?,
         pages: Kept::new()?,
     };
     let mut deaths = Deaths::default();
@@ -106,10 +106,6 @@ struct First {
 }
 
 impl Duties for First {
-    fn orders(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.orders.fd())
-    }
-
     fn order(&mut self, serial: u32) -> Option<Disturb> {
         self.orders.next(serial)
     }
@@ -179,10 +175,6 @@ mod tests {
     struct Idle;
 
     impl Duties for Idle {
-        fn orders(&self) -> Option<BorrowedFd<'_>> {
-            None
-        }
-
         fn order(&mut self, _serial: u32) -> Option<Disturb> {
             None
         }
