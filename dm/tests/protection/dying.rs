@@ -232,7 +232,7 @@ fn one_that_ends_a_dead_ones_claim_may_die_at_any_step() {
         let (second, process) = guest.next(step, start);
         if let Some(second) = second {
             let through = || guest.domain.frame(Gfn(TABLE)) == FrameKind::Ram;
-            while !process.is_dead() && !(through() && second.protection().offered) {
+            while !(process.is_dead() || through() && second.protection().offered) {
                 thread::yield_now();
             }
             second.abandon();
