@@ -42,7 +42,7 @@ pub use mapping::{Access, Mapping, MappingError};
 pub use privcmd::{
     ForeignMap, MAX_DM_OP_BUF, MAX_DM_OP_BUFS, Privcmd, PrivcmdDevice, PrivcmdError, Resource,
 };
-pub use table::{PARKING_GFN, TABLE_FRAMES, TableError, TableFrames};
+pub use table::{PARKING_GFN, TABLE_FRAMES, TableError, TableFrames, give_frames};
 pub use xenstore::{Xenstore, XenstoreError, XenstoreWatch};
 
 /// An error number as the kernel or the hypervisor gave it.

@@ -37,7 +37,7 @@ pub enum TableError {
     },
     /// Xen gave too few. Those were given back.
     #[error(
-        "Xen gave {domid} {got} of {TABLE_FRAMES} frames{}",
+        "Xen gave {domid} {got} of {frames} frames{}",
         limit.as_ref().map(|e| format!(", its limit could not be raised: {e}")).unwrap_or_default()
     )]
     TooFew {
@@ -45,6 +45,8 @@ pub enum TableError {
         domid: DomId,
         /// How many there were.
         got: u32,
+        /// Of how many.
+        frames: u32,
         /// Why the domain may have no more, when it may not.
         limit: Option<HypercallError>,
     },
@@ -85,7 +87,11 @@ impl TableFrames {
         let there = probe.errors.iter().all(Option::is_none);
         drop(probe);
         if !there {
-            populate(memory, domid)?;
+            let extent = Extent {
+                first_gfn: PARKING_GFN,
+                frames: TABLE_FRAMES,
+            };
+            give_frames(memory, domid, extent)?;
         }
         let table = Self::open(privcmd, domid, PARKING_GFN)?;
         for index in 0..TABLE_FRAMES * ENTRIES_PER_FRAME {
@@ -156,29 +162,43 @@ fn offset(index: u32) -> Option<usize> {
     usize::try_from(index).ok()?.checked_mul(8)
 }
 
-/// Gives the domain the table's frames, over what it was built with.
-fn populate(memory: &dyn DomainMemory, domid: DomId) -> Result<(), TableError> {
-    let extent = |frames| Extent {
-        first_gfn: PARKING_GFN,
-        frames,
-    };
+/// Gives the domain frames, over what it was built with.
+///
+/// # Errors
+/// [`TableError::TooFew`] or [`TableError::Hypercall`]; the domain has no frame
+/// more than before then.
+pub fn give_frames(
+    memory: &dyn DomainMemory,
+    domid: DomId,
+    extent: Extent,
+) -> Result<(), TableError> {
+    let Extent { first_gfn, frames } = extent;
     // Raised first, whether there is room or not: libxl's slack is meant for
     // the pages hvmloader adds.
     let before = memory.maximum_reservation(domid)?;
-    let raised = before.saturating_add(u64::from(TABLE_FRAMES));
+    let raised = before.saturating_add(u64::from(frames));
     // Xen keeps it in 32 bits, all ones for no limit.
     let limit = if raised < u64::from(u32::MAX) {
         memory.set_maximum_reservation(domid, raised).err()
     } else {
         None
     };
-    let got = memory.populate(domid, extent(TABLE_FRAMES))?;
-    if got == TABLE_FRAMES {
+    let got = memory.populate(domid, extent)?;
+    if got == frames {
         return Ok(());
     }
-    memory.withdraw(domid, extent(got))?;
+    let part = Extent {
+        first_gfn,
+        frames: got,
+    };
+    memory.withdraw(domid, part)?;
     if limit.is_none() && raised < u64::from(u32::MAX) {
         memory.set_maximum_reservation(domid, before)?;
     }
-    Err(TableError::TooFew { domid, got, limit })
+    Err(TableError::TooFew {
+        domid,
+        got,
+        frames,
+        limit,
+    })
 }

@@ -19,8 +19,8 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use xen_glue::{
-    Access, DomId, DomainMemory, DomainState, Extent, Hypercall, Hypervisor, XenHost, Xenstore,
-    XenstoreWatch,
+    Access, DomId, DomainState, Extent, Hypercall, Hypervisor, XenHost, Xenstore, XenstoreWatch,
+    give_frames,
 };
 
 /// A domain to be.
@@ -346,16 +346,11 @@ impl Toolstack for Xl {
             if error.is_none() {
                 continue;
             }
-            let most = self.hypercall.maximum_reservation(domid)?;
-            self.hypercall
-                .set_maximum_reservation(domid, most.saturating_add(1))?;
             let frame = Extent {
                 first_gfn: gfn,
                 frames: 1,
             };
-            if self.hypercall.populate(domid, frame)? == 0 {
-                bail!("domain {guest} gets no frame at {gfn:#x}");
-            }
+            give_frames(&self.hypercall, domid, frame).with_context(|| format!("at {gfn:#x}"))?;
         }
         Ok(())
     }
