@@ -88,8 +88,7 @@ install_programs() {
 make_stubs() {
     stage "the stub image is made"
     start=$(uptime_now)
-    # There is one kernel, that of dom0.
-    vgpu-stub-image --kernel /boot/vmlinuz-* --dm /opt/vgpu/bin/vgpu-dm-static >/results/stub-image.txt 2>&1 ||
+    vgpu-stub-image --kernel /lab/stub/vmlinuz --modules /lab/stub/modules --dm /opt/vgpu/bin/vgpu-dm-static >/results/stub-image.txt 2>&1 ||
         { finish "vgpu-stub-image: $(tail -n 1 /results/stub-image.txt)"; return 1; }
     fact stub-image-seconds "$(since "$start")"
     fact stub-image-kib "$(du -k /var/lib/vgpu/stub/initramfs.gz | cut -f1)"

@@ -16,7 +16,7 @@ use crate::cache::Cache;
 use crate::program;
 
 pub use initrd::Initrd;
-pub use kernel::{GuestKernel, KernelImage};
+pub use kernel::{GuestKernel, KernelImage, STUB};
 
 /// All that a run boots from; paths into the cache.
 pub struct Images {
@@ -76,18 +76,14 @@ impl Images {
 }
 
 impl KernelImage {
-    /// Takes the image of a guests' kernel from the cache, building it first
-    /// if it is not there. Nothing for dom0's kernel, which is in [`Images`].
-    pub fn ensure(cache: &Cache, kernel: GuestKernel) -> anyhow::Result<Option<Self>> {
-        let Some(suite) = kernel.suite() else {
-            return Ok(None);
-        };
-        let name = format!("kernel-{suite}");
-        let dir = cached(cache, &name, &kernel::recipe(suite), |out| {
+    /// Takes the image of a kernel from the cache, building it first if it is
+    /// not there.
+    pub fn ensure(cache: &Cache, source: &kernel::Source) -> anyhow::Result<Self> {
+        let dir = cached(cache, source.name, &kernel::recipe(source), |out| {
             program::require(program::FOR_KERNELS)?;
-            kernel::build(suite, out)
+            kernel::build(source, out)
         })?;
-        Ok(Some(Self::at(dir)))
+        Ok(Self::at(dir))
     }
 }
 

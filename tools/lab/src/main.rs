@@ -55,9 +55,11 @@ enum Command {
 fn images() -> anyhow::Result<()> {
     let cache = cache::Cache::open()?;
     image::Images::ensure(&cache)?;
-    for kernel in scenario::SCENARIOS.iter().flat_map(|s| s.kernels) {
-        image::KernelImage::ensure(&cache, *kernel)?;
+    let of_guests = scenario::SCENARIOS.iter().flat_map(|s| s.kernels);
+    for source in of_guests.filter_map(|kernel| kernel.source()) {
+        image::KernelImage::ensure(&cache, &source)?;
     }
+    image::KernelImage::ensure(&cache, &image::STUB)?;
     Ok(())
 }
 

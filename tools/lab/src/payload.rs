@@ -100,8 +100,8 @@ pub struct Settings<'a> {
     pub scenario: &'a str,
     /// Whether our programs are to be used.
     pub device: bool,
-    /// Whether device models get domains of their own.
-    pub stub: bool,
+    /// The kernel of device models' own domains, if they get any.
+    pub stub: Option<&'a KernelImage>,
     /// Our programs that guests get.
     pub guest_programs: &'a [GuestProgram],
     /// More for the command line of guests' kernels.
@@ -152,12 +152,14 @@ impl Payload {
                     .with_context(|| format!("{name} (crate {crate_name}) is not built"))?;
             }
         }
-        if settings.stub {
+        if let Some(kernel) = settings.stub {
             let (name, crate_name) = STUB_IMAGE;
             copy(&release.join(name), &dom0.join("bin").join(name))
                 .with_context(|| format!("{name} (crate {crate_name}) is not built"))?;
             copy(&STUB_DM.path(), &dom0.join("bin/vgpu-dm-static"))
                 .context("the static vgpu-dm is not built")?;
+            copy_tree(&kernel.modules()?, &dom0.join("stub/modules"))?;
+            copy(&kernel.kernel(), &dom0.join("stub/vmlinuz"))?;
         }
         for program in settings.guest_programs {
             let GuestProgram {
@@ -211,7 +213,7 @@ impl Payload {
                 u8::from(settings.form == Form::Short),
                 settings.shadow.map_or("", Shadow::name),
                 settings.gpu.name(),
-                u8::from(settings.stub),
+                u8::from(settings.stub.is_some()),
                 settings.only.join(","),
                 settings.timeout
             ),

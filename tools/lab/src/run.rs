@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::cache::Cache;
 use crate::check::{igt, migrate};
 use crate::facts::Facts;
-use crate::image::{Images, KernelImage};
+use crate::image::{Images, KernelImage, STUB};
 use crate::machine::{self, Console};
 use crate::payload::{self, Payload, Settings};
 use crate::scenario::{self, Form, Gpu, Scenario, Shadow};
@@ -96,19 +96,23 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let images = Images::ensure(&cache)?;
     let mut kernels = Vec::new();
     for kernel in scenario.kernels {
-        if let Some(image) = KernelImage::ensure(&cache, *kernel)? {
-            kernels.push((*kernel, image));
+        if let Some(source) = kernel.source() {
+            kernels.push((*kernel, KernelImage::ensure(&cache, &source)?));
         }
     }
+    let device = scenario.device && !options.no_device;
+    let stub = if device && (scenario.stub || options.stub) {
+        Some(KernelImage::ensure(&cache, &STUB)?)
+    } else {
+        None
+    };
     let out = payload::workspace().join("target/lab").join(name);
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     machine::check_path(images.dir())?;
     machine::check_path(&out)?;
-    let device = scenario.device && !options.no_device;
-    let stub = device && (scenario.stub || options.stub);
     if scenario.device && !options.no_build {
         info!("building our programs");
-        payload::build_programs(device, stub, scenario.guest_programs)?;
+        payload::build_programs(device, stub.is_some(), scenario.guest_programs)?;
     }
     let timeout = options
         .timeout
@@ -119,7 +123,7 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let settings = Settings {
         scenario: name,
         device,
-        stub,
+        stub: stub.as_ref(),
         guest_programs: scenario.guest_programs,
         guest_options: scenario.guest_options,
         kernels: &kernels,

@@ -31,7 +31,7 @@ pub fn shell(no_build: bool) -> anyhow::Result<()> {
     let settings = Settings {
         scenario: "shell",
         device,
-        stub: false,
+        stub: None,
         guest_programs: if device { &PROGRAMS } else { &[] },
         guest_options: "",
         kernels: &[],

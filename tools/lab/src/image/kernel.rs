@@ -1,4 +1,5 @@
-//! Kernels that guests boot besides bookworm's: each an image of its own.
+//! Kernels besides bookworm's usual one, of guests and of device models' own
+//! domains: each an image of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,12 +22,38 @@ pub enum GuestKernel {
 /// Raise it when [`build`] changes what it makes.
 const RECIPE_VERSION: u32 = 1;
 
-/// The kernel, and kmod for the list of dependencies that the kernel's own
-/// scripts would make.
-const PACKAGES: &str = "linux-image-amd64,kmod";
+/// What a kernel's image is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    /// The image's name in the cache.
+    pub name: &'static str,
+    suite: &'static str,
+    /// The kernel, and kmod for the list of dependencies that the kernel's own
+    /// scripts would make.
+    packages: &'static str,
+    /// What is loaded of its modules.
+    modules: &'static [&'static str],
+    /// What of them an initial RAM disk may need.
+    early: &'static [&'static str],
+}
 
-/// What a guest loads beyond what its initial RAM disk needs.
-const MODULES: &[&str] = &["i915"];
+const TRIXIE: Source = Source {
+    name: "kernel-trixie",
+    suite: "trixie",
+    packages: "linux-image-amd64,kmod",
+    modules: &["i915"],
+    early: rootfs::GUEST_MODULES,
+};
+
+/// For device models' own domains: the kernel of Debian that needs least memory
+/// as a PV domain (docs/stub-domain.md).
+pub const STUB: Source = Source {
+    name: "kernel-stub",
+    suite: "bookworm",
+    packages: "linux-image-cloud-amd64,kmod",
+    modules: &stub_image::MODULES,
+    early: &[],
+};
 
 const KERNEL: &str = "vmlinuz";
 const TREE: &str = "modules";
@@ -40,21 +67,25 @@ impl GuestKernel {
         }
     }
 
-    /// The Debian suite that its image is made from; none if it is dom0's.
-    pub const fn suite(self) -> Option<&'static str> {
+    /// What its image is made from; none if it is dom0's.
+    pub const fn source(self) -> Option<Source> {
         match self {
             Self::Bookworm => None,
-            Self::Trixie => Some("trixie"),
+            Self::Trixie => Some(TRIXIE),
         }
     }
 }
 
-/// Everything that decides the content of a suite's image, for the cache key.
-pub fn recipe(suite: &str) -> String {
-    format!(
-        "{RECIPE_VERSION} {suite} {PACKAGES} {MODULES:?} {:?}",
-        rootfs::GUEST_MODULES
-    )
+/// Everything that decides the content of an image, for the cache key.
+pub fn recipe(source: &Source) -> String {
+    let Source {
+        suite,
+        packages,
+        modules,
+        early,
+        ..
+    } = source;
+    format!("{RECIPE_VERSION} {suite} {packages} {modules:?} {early:?}")
 }
 
 /// A built kernel; paths into the cache.
@@ -85,32 +116,33 @@ impl KernelImage {
     }
 }
 
-/// Builds the image of a suite's kernel in `out`.
-pub fn build(suite: &str, out: &Path) -> anyhow::Result<()> {
+/// Builds the image of a kernel in `out`.
+pub fn build(source: &Source, out: &Path) -> anyhow::Result<()> {
     let work = Work::new(out)?;
     let root = out.join("root");
-    work.step(&format!("kernel of {suite}"), || {
+    work.step(source.name, || {
         // Unpacked only: what would have to be configured is not wanted.
-        work.debootstrap(suite, "extract", PACKAGES, &root)?;
+        work.debootstrap(source.suite, "extract", source.packages, &root)?;
         fs::copy(
             rootfs::only(&root.join("boot"), "vmlinuz-", "")?,
             out.join(KERNEL),
         )?;
-        let all = rootfs::only(&root.join("usr/lib/modules"), "", "")?;
+        // Where bookworm has them, or where later suites do.
+        let base = [root.clone(), root.join("usr")]
+            .into_iter()
+            .find(|base| base.join("lib/modules").is_dir())
+            .context("no modules were unpacked")?;
+        let all = rootfs::only(&base.join("lib/modules"), "", "")?;
         let version = all
             .file_name()
             .context("the module folder has no name")?
             .to_string_lossy()
             .into_owned();
-        depmod(&work, &root, &root.join("usr"), &version)?;
+        depmod(&work, &root, &base, &version)?;
         // modprobe and busybox read plain modules at any rate, so that is what
         // they get.
         let tree = ModuleTree::open(&all)?;
-        let wanted: Vec<&str> = rootfs::GUEST_MODULES
-            .iter()
-            .chain(MODULES)
-            .copied()
-            .collect();
+        let wanted: Vec<&str> = source.early.iter().chain(source.modules).copied().collect();
         let own = out.join("lib/modules").join(&version);
         tree.copy(&wanted, &own)?;
         for file in tree.load_order(&wanted)? {
@@ -137,11 +169,20 @@ pub fn build(suite: &str, out: &Path) -> anyhow::Result<()> {
 /// Lists the dependencies of `base`/lib/modules/`version` with the kmod of
 /// `root`, run with its own libraries: the host may have none.
 fn depmod(work: &Work<'_>, root: &Path, base: &Path, version: &str) -> anyhow::Result<()> {
+    let library = |dir: &str| root.join(dir).join("x86_64-linux-gnu");
+    let mut libraries = library("usr/lib").into_os_string();
+    libraries.push(":");
+    libraries.push(library("lib"));
+    let kmod = ["bin/kmod", "usr/bin/kmod"]
+        .map(|file| root.join(file))
+        .into_iter()
+        .find(|file| file.is_file())
+        .context("no kmod was unpacked")?;
     work.run(
         program::command(&rootfs::loader(root).to_string_lossy())
             .args(["--argv0", "depmod", "--library-path"])
-            .arg(root.join("usr/lib/x86_64-linux-gnu"))
-            .arg(root.join("usr/bin/kmod"))
+            .arg(libraries)
+            .arg(kmod)
             .arg("-b")
             .arg(base)
             .arg(version),
