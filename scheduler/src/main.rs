@@ -104,7 +104,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let state = options
         .state_dir
         .unwrap_or_else(|| PathBuf::from("/var/lib/vgpu"));
-    let memory = Within::or(options.stub_memory, 88);
+    let memory = Within::or(options.stub_memory, 72);
     let config = StubConfig {
         image: options
             .stub_image

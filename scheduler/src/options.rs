@@ -138,7 +138,7 @@ pub struct Options {
     #[arg(long, value_name = "DIRECTORY")]
     pub stub_image: Option<PathBuf>,
 
-    /// Their memory, MiB [default: 88]
+    /// Their memory, MiB; 72 is for a cloud kernel [default: 72]
     #[arg(long, value_name = "MIB")]
     pub stub_memory: Option<Within<32, 1024>>,
 

@@ -7,9 +7,9 @@ use super::{Verdict, i915, igt, teardown};
 use crate::facts::{Facts, Report};
 use crate::scenario::Form;
 
-/// Memory allowed to a stub domain, MiB: what Debian's kernel cannot do without
-/// (docs/stub-domain.md).
-const MEMORY_MIB: f64 = 88.0;
+/// Memory allowed to a stub domain, MiB: what Debian's cloud kernel cannot do
+/// without (docs/stub-domain.md).
+const MEMORY_MIB: f64 = 72.0;
 /// Initial RAM disk allowed to it, KiB.
 const IMAGE_KIB: f64 = 4096.0;
 /// How much longer a register read may take with the device model in a domain
@@ -182,7 +182,7 @@ LAB stub-nodes-left 0
         assert_eq!(
             failures(&facts(&(dom0 + &adopted()), "8100")),
             [
-                "stub_memory_mb: 96, allowed are 88",
+                "stub_memory_mb: 96, allowed are 72",
                 "stub: vgpuctl list has {\"dm\":{\"process\":7},\"domid\":1}, expected a domain",
                 "teardown: 1 stub domains or zombies are left",
                 "mmio_read_us_vgpu: 8100 us a read, 1000 us with the device model in dom0",
