@@ -184,11 +184,12 @@ CONFIG
     } >"/lab/$name.cfg"
 }
 
-# guest_create NAME: xl create, and its console on ours from then on.
+# guest_create NAME [OPTION]: xl create, and its console on ours from then on.
 guest_create() {
     start=$(uptime_now)
     echo "$start" >"/run/start-$1"
-    xl create "/lab/$1.cfg" >"/results/xl-create-$1.txt" 2>&1 || {
+    # shellcheck disable=SC2086 # an option, or none
+    xl create $2 "/lab/$1.cfg" >"/results/xl-create-$1.txt" 2>&1 || {
         # The first complaint is the cause, the rest is its clean-up.
         reason=$(grep -m 1 -i error "/results/xl-create-$1.txt" || tail -n 1 "/results/xl-create-$1.txt")
         finish "xl create $1: $reason"

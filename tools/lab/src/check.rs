@@ -6,6 +6,7 @@ pub mod grants;
 pub mod i915;
 pub mod igt;
 pub mod migrate;
+pub mod prison;
 pub mod record;
 pub mod refuse;
 pub mod share;

@@ -22,6 +22,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("vgpuctl", "vgpuctl"),
     ("xl-vgpu", "xl-vgpu"),
     ("grant-loop", "lab"),
+    ("prisoner", "lab"),
 ];
 
 /// What a device model's own domain is made of, in dom0: the program that makes

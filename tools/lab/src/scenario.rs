@@ -113,6 +113,18 @@ pub const SCENARIOS: &[Scenario] = &[
         judge: check::grants::judge,
     },
     Scenario {
+        name: "prison",
+        summary: "a process confined as vgpu-dm reaches its guest and no other domain",
+        device: true,
+        stub: false,
+        guest_programs: &[],
+        kernels: &[GuestKernel::Bookworm],
+        guest_options: "",
+        large_guest: None,
+        timeout: Duration::from_secs(10 * 60),
+        judge: check::prison::judge,
+    },
+    Scenario {
         name: "i915",
         summary: "an unmodified i915 guest runs its GPU work through our device model",
         device: true,

@@ -19,6 +19,7 @@ nix::ioctl_readwrite_bad!(
     ioctl::PRIVCMD_HYPERCALL,
     xen_sys::privcmd_hypercall
 );
+nix::ioctl_write_ptr_bad!(restrict, ioctl::PRIVCMD_RESTRICT, xen_sys::domid_t);
 
 const PRIVCMD: &str = "/dev/xen/privcmd";
 /// Gives pages that stay where they are while Xen reads them.
@@ -118,6 +119,22 @@ impl Hypercall {
         Ok(Self {
             privcmd,
             buffer: Mutex::new(buffer),
+        })
+    }
+
+    /// Limits this handle as [`crate::Privcmd::restrict`] does one for device
+    /// models: no hypercall goes through it any more, on no domain (Linux
+    /// drivers/xen/privcmd.c:privcmd_ioctl_hypercall).
+    ///
+    /// # Errors
+    /// [`HypercallError::Call`]: EINVAL when it is limited to another.
+    pub fn restrict(&self, domid: DomId) -> Result<(), HypercallError> {
+        // SAFETY: the kernel reads one domid from the pointer.
+        let done = unsafe { restrict(self.privcmd.as_raw_fd(), &raw const domid.0) };
+        done.map(drop).map_err(|errno| HypercallError::Call {
+            op: "restrict",
+            domid,
+            errno,
         })
     }
 
