@@ -10,23 +10,28 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
-use vgpu_control::Register;
+use vgpu_control::{Place, Register};
 use vgpu_ring::SharedArea;
+use xen_glue::DomainState;
 
 use super::claim::Claim;
 use super::client::{check, settle};
 use super::guest::{Comes, Guest};
 use super::records::{GuestRecord, StubRecord};
+use super::replace::OnCrashLoop;
 use super::seat::LeftSeat;
 use super::server::Shared;
-use super::stub::{StubDomain, WaitingStub};
+use super::stub::WaitingStub;
 
 /// How long a device model may take to end that was killed.
 const KILLED: Duration = Duration::from_secs(10);
 
 /// Takes over every guest that is left. One that cannot be taken over loses its
-/// vGPU; the others are no worse for it.
+/// vGPU; the others are no worse for it. Of device models' domains those stay that
+/// a guest has then.
 pub fn adopt_all(shared: &Shared) {
+    // Not those that are made from here on.
+    let stubs = made_before(shared);
     let records = shared.host.records.read().unwrap_or_else(|e| {
         log::error!("{e:#}; guests that run are not found");
         Vec::new()
@@ -41,7 +46,39 @@ pub fn adopt_all(shared: &Shared) {
             }
         }
     }
+    for stub in stubs {
+        end_unless_used(stub, shared);
+    }
     shared.platform.adopted_all();
+}
+
+/// The domains that vgpud has made for device models.
+fn made_before(shared: &Shared) -> Vec<u16> {
+    let made = shared.host.stubs.as_ref().map(|s| s.toolstack.made());
+    made.unwrap_or_else(|| Ok(Vec::new())).unwrap_or_else(|e| {
+        log::error!("{e:#}; device models' domains without a guest are not found");
+        Vec::new()
+    })
+}
+
+/// Destroys a device model's domain that no guest has: that of one that was not
+/// taken over, or one that was coming up when vgpud died. What it has of a guest in
+/// Xen goes only with it: Xen lets nobody else end its ioreq server.
+fn end_unless_used(stub: u16, shared: &Shared) {
+    let Some(stubs) = &shared.host.stubs else {
+        return;
+    };
+    let place = Place::Domain(stub);
+    let guests = shared.registry.guests();
+    if guests.iter().any(|guest| guest.dm().place() == place)
+        || matches!(stubs.toolstack.state(stub), Ok(DomainState::Gone))
+    {
+        return;
+    }
+    match stubs.toolstack.destroy(stub) {
+        Ok(()) => log::warn!("domain {stub}, a device model's, had no guest: destroyed"),
+        Err(e) => log::error!("domain {stub}, a device model's, is left: {e:#}"),
+    }
 }
 
 /// Nobody serves the guest's device: its accesses give all ones.
@@ -52,26 +89,36 @@ fn give_up(record: &GuestRecord, shared: &Shared) {
     {
         log::error!("domain {domid}: its device model: {e:#}");
     }
-    if let Some(stub) = &record.stub {
-        give_up_stub(stub, domid, shared);
-    }
     // Not another guest's that has its number.
-    else if same_guest(record, shared).is_ok()
-        && let Err(e) = shared.platform.reclaim(domid, record.server)
-    {
-        log::warn!("domain {domid}: {e:#}");
+    if same_guest(record, shared).is_ok() {
+        if record.stub.is_none()
+            && let Err(e) = shared.platform.reclaim(domid, record.server)
+        {
+            log::warn!("domain {domid}: {e:#}");
+        }
+        // One that was lost before was paused before.
+        if record.failure.is_none()
+            && record.qemu.open().is_ok()
+            && shared.host.limits.crashes.then == OnCrashLoop::PauseGuest
+        {
+            match shared.platform.pause(domid) {
+                Ok(()) => log::warn!("domain {domid}: the guest is paused"),
+                Err(e) => log::warn!("domain {domid}: not paused: {e:#}"),
+            }
+        }
+        // After that: no vCPU of it runs in between.
+        let_run(domid, shared);
     }
     shared.host.records.remove(domid);
 }
 
-/// Destroys the domain of a device model, if it is still there. What it has of its
-/// guest in Xen goes only with that: Xen lets nobody else end its ioreq server.
-fn give_up_stub(stub: &StubRecord, guest: u16, shared: &Shared) {
+/// Takes back what a vgpud that died had the guest paused for.
+fn let_run(domid: u16, shared: &Shared) {
     if let Some(stubs) = &shared.host.stubs
-        && same_stub(stub, shared).is_ok()
+        && shared.host.records.held(domid)
+        && let Err(e) = stubs.toolstack.unpause_guest(domid)
     {
-        // It ends when it is dropped, or has ended.
-        drop(StubDomain::adopt(&stubs.toolstack, stub.domid, guest));
+        log::error!("domain {domid} stays paused: {e:#}");
     }
 }
 
@@ -121,8 +168,16 @@ fn adopt(record: &GuestRecord, shared: &Shared) -> anyhow::Result<()> {
     let place = place.context("the domain has a vGPU already")?;
     let left = match &record.stub {
         Some(stub) => {
-            same_stub(stub, shared)?;
-            let (stub, area) = WaitingStub::adopt(shared.host.stubs()?, stub.domid, domid)?;
+            let adopt = || {
+                same_stub(stub, shared)?;
+                let records = &shared.host.records;
+                WaitingStub::adopt(shared.host.stubs()?, records, stub.domid, domid)
+            };
+            let adopted = adopt().with_context(|| match shared.host.records.held(domid) {
+                true => "its device model was being replaced when vgpud ended",
+                false => "its device model's domain",
+            });
+            let (stub, area) = adopted?;
             LeftSeat::Stub(Box::new(stub), area)
         }
         None => {

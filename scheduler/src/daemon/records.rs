@@ -186,12 +186,34 @@ impl Records {
 
     /// Forgets a guest.
     pub fn remove(&self, domid: u16) {
-        let path = self.path(domid);
-        if let Err(e) = std::fs::remove_file(&path)
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            log::warn!("cannot remove {}: {e}", path.display());
-        }
+        remove(&self.path(domid));
+        self.let_go(domid);
+    }
+
+    fn hold_path(&self, domid: u16) -> PathBuf {
+        self.path.join(format!("held-{domid}"))
+    }
+
+    /// Notes that the guest is about to be paused by us. A file of its own: it
+    /// comes and goes while the record is another's to write.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn hold(&self, domid: u16) -> anyhow::Result<()> {
+        let path = self.hold_path(domid);
+        let made = File::create(&path);
+        made.with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(())
+    }
+
+    /// Whether the guest was about to be paused, and is not known to run again.
+    pub fn held(&self, domid: u16) -> bool {
+        self.hold_path(domid).exists()
+    }
+
+    /// Notes that it runs again.
+    pub fn let_go(&self, domid: u16) {
+        remove(&self.hold_path(domid));
     }
 
     /// The guests that were another vgpud's. What is no record is removed.
@@ -240,6 +262,14 @@ impl Records {
         });
         let lost = |e| log::warn!("{}: {e:#}", path.display());
         opened.map_err(lost).ok()
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(e) = std::fs::remove_file(path)
+        && e.kind() != std::io::ErrorKind::NotFound
+    {
+        log::warn!("cannot remove {}: {e}", path.display());
     }
 }
 
@@ -307,8 +337,13 @@ mod tests {
         assert!(records.flights().is_some());
         assert_eq!(records.read().unwrap(), [changed, record(12)]);
         assert!(!dir.join("guest-4").exists());
+        records.hold(9).unwrap();
+        records.hold(12).unwrap();
         records.remove(9);
         records.remove(9);
+        assert!(records.held(12) && !records.held(9));
+        records.let_go(12);
+        assert!(!records.held(12));
         assert_eq!(records.read().unwrap(), [record(12)]);
         // A log of a kind that this vgpud does not know.
         put("flights", &[1; 4096]);

@@ -64,7 +64,7 @@ impl Seat {
                 });
             }
             None if spec.stub.unwrap_or(host.stub_default) => {
-                let (stub, area) = WaitingStub::start(host.stubs()?, domid)?;
+                let (stub, area) = WaitingStub::start(host.stubs()?, &host.records, domid)?;
                 let bells = area.bells()?;
                 return Ok(Taken {
                     seat: Self::Stub(Box::new(stub)),

@@ -81,6 +81,8 @@ fn watch(guest: &Guest, platform: &dyn Platform) {
 /// No device model can go on with the device.
 fn lose(guest: &Guest, platform: &dyn Platform, reason: &str) {
     let mut reason = reason.to_owned();
+    // Before it is paused: no vgpud to come serves a guest that stands still.
+    guest.note(|record| record.failure = Some(reason.clone()));
     if guest.models.then() == OnCrashLoop::PauseGuest {
         match platform.pause(guest.domid) {
             Ok(()) => reason.push_str("; the guest is paused"),

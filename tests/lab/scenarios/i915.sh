@@ -1,6 +1,7 @@
 # An unmodified i915 guest, started by plain `xl create` with a vgpu= line,
 # runs GPU work through vgpu-dm, the rings and vgpud; then a second one beside
-# it. (The scenario stub has $g2_option for the second one's device.)
+# it. (The scenario stub has $g2_option for the second one's device, and does more
+# then.)
 
 boot_limit=300
 mmio_rounds=50
@@ -47,6 +48,7 @@ guest_boot=/lab/boot
 config g2 "$g2_option"
 
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud
+[ -n "$g2_option" ] && vgpud_dies_early
 
 stage "xl create g1"
 guest_create g1

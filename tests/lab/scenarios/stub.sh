@@ -9,6 +9,33 @@ stub_here() {
     ask stub-list list --json
 }
 
+# vgpud_dies_early: vgpud is killed while a stub domain for g1 is there but has
+# not attached: when it has a name, and when it runs. The next vgpud destroys it,
+# and that xl create fails.
+vgpud_dies_early() {
+    for at in made runs; do
+        stage "vgpud is killed while a stub domain comes up: $at"
+        case $at in
+            made) sign='name = "vgpu-dm-' ;;
+            runs) sign='device-model-vgpu' ;;
+        esac
+        xl create /lab/g1.cfg >"/results/xl-create-early-$at.txt" 2>&1 &
+        create=$!
+        until xenstore-ls /local/domain | grep -q "$sign"; do
+            kill -0 $create 2>/dev/null ||
+                { finish "no stub domain: $(head -n 1 "/results/xl-create-early-$at.txt")"; return 1; }
+            sleep 0.05
+        done
+        kill -KILL "$vgpud_pid"
+        wait "$vgpud_pid" 2>/dev/null
+        start_vgpud
+        xl list >"/results/xl-list-early-$at.txt"
+        fact "early-left/$at" "$(grep -c vgpu-dm- "/results/xl-list-early-$at.txt")"
+        wait $create
+        fact "early-create/$at" $?
+    done
+}
+
 # again HOW TAG SIGNAL: vgpud ends by SIGNAL while g1 works, and the next one
 # takes both guests over.
 again() {

@@ -21,6 +21,7 @@ use xen_glue::{DomId, Hypervisor};
 use super::service::Service;
 use super::{StubDomain, Stubs};
 use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT};
+use crate::daemon::records::Records;
 
 /// Between two looks whether what a process had open is closed.
 const CLOSING: Duration = Duration::from_millis(20);
@@ -41,8 +42,12 @@ impl WaitingStub {
     ///
     /// # Errors
     /// Why there is none, or what of its offer is not acceptable.
-    pub fn start(stubs: &Stubs, guest: u16) -> anyhow::Result<(Self, MappedArea)> {
-        let service = Service::new(stubs, guest)?;
+    pub fn start(
+        stubs: &Stubs,
+        records: &Records,
+        guest: u16,
+    ) -> anyhow::Result<(Self, MappedArea)> {
+        let service = Service::new(stubs, records, guest)?;
         let frames = stubs.toolstack.have_frames(guest);
         frames.context("no frame for the page of requests")?;
         Self::of(&service)
@@ -83,7 +88,12 @@ impl WaitingStub {
     /// # Errors
     /// How the domain ended, or what of its offers is not acceptable; it is
     /// destroyed then.
-    pub fn adopt(stubs: &Stubs, domid: u16, guest: u16) -> anyhow::Result<(Self, MappedArea)> {
+    pub fn adopt(
+        stubs: &Stubs,
+        records: &Records,
+        domid: u16,
+        guest: u16,
+    ) -> anyhow::Result<(Self, MappedArea)> {
         let until = Instant::now() + stubs.config.limit;
         let domain = StubDomain::adopt(&stubs.toolstack, domid, guest)?;
         let domid = DomId(domid);
@@ -109,7 +119,7 @@ impl WaitingStub {
             lifeline: area.lifeline(),
             talk,
             area: Area::clone(&area),
-            service: Service::new(stubs, guest)?,
+            service: Service::new(stubs, records, guest)?,
             until,
         };
         Ok((waiting, area))

@@ -11,6 +11,7 @@ use xen_glue::{DomId, IoreqPages};
 
 use super::Stubs;
 use crate::daemon::device_model::LIMIT;
+use crate::daemon::records::Records;
 
 /// Between looks for answers.
 const LOOK: Duration = Duration::from_millis(1);
@@ -23,8 +24,9 @@ pub struct Service {
     pub guest: u16,
     /// Where its vCPUs wait.
     pub pages: Mutex<IoreqPages>,
-    /// Whether we have paused it.
+    /// Whether we have paused it, or one before us has.
     held: Mutex<bool>,
+    records: Records,
 }
 
 impl Service {
@@ -32,13 +34,14 @@ impl Service {
     ///
     /// # Errors
     /// When this is no Xen host.
-    pub fn new(stubs: &Stubs, guest: u16) -> anyhow::Result<Arc<Self>> {
+    pub fn new(stubs: &Stubs, records: &Records, guest: u16) -> anyhow::Result<Arc<Self>> {
         let privcmd = stubs.xen.open_privcmd()?;
         Ok(Arc::new(Self {
             stubs: stubs.clone(),
             guest,
             pages: Mutex::new(IoreqPages::new(privcmd, DomId(guest))),
-            held: Mutex::new(false),
+            held: Mutex::new(records.held(guest)),
+            records: records.clone(),
         }))
     }
 
@@ -49,7 +52,13 @@ impl Service {
     pub fn hold(&self) -> anyhow::Result<()> {
         let mut held = lock(&self.held);
         if !*held {
+            // Before it is: a vgpud to come finds no guest paused that it does
+            // not know to be.
+            if let Err(e) = self.records.hold(self.guest) {
+                log::warn!("domain {}: {e:#}", self.guest);
+            }
             let paused = self.stubs.toolstack.pause_guest(self.guest);
+            let paused = paused.inspect_err(|_| self.records.let_go(self.guest));
             paused.with_context(|| format!("domain {} cannot be paused", self.guest))?;
             *held = true;
         }
@@ -59,10 +68,11 @@ impl Service {
     /// Has the guest run again, if we have paused it.
     pub fn release(&self) {
         let mut held = lock(&self.held);
-        if std::mem::take(&mut *held)
-            && let Err(e) = self.stubs.toolstack.unpause_guest(self.guest)
-        {
-            log::error!("domain {} stays paused: {e:#}", self.guest);
+        if std::mem::take(&mut *held) {
+            match self.stubs.toolstack.unpause_guest(self.guest) {
+                Ok(()) => self.records.let_go(self.guest),
+                Err(e) => log::error!("domain {} stays paused: {e:#}", self.guest),
+            }
         }
     }
 

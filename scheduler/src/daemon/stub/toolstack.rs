@@ -5,22 +5,24 @@
 //! done with the hypervisor and xenstore.
 
 use std::fmt::Write as _;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use nix::errno::Errno as XenErrno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use xen_glue::{
-    Access, DomId, DomainState, Extent, Hypercall, Hypervisor, XenHost, Xenstore, XenstoreWatch,
-    give_frames,
+    Access, DomId, DomainState, Extent, Hypercall, HypercallError, Hypervisor, XenHost, Xenstore,
+    XenstoreWatch, give_frames,
 };
 
 /// A domain to be.
@@ -42,12 +44,19 @@ pub struct DomainPlan {
 
 /// Makes domains and ends them.
 pub trait Toolstack: Send + Sync {
-    /// Makes the domain, which does not run yet. One of that name, which a
-    /// daemon before this one left, goes first.
+    /// Makes the domain, which does not run yet. One of that name that was made
+    /// so goes first.
     ///
     /// # Errors
-    /// What the toolstack says.
+    /// What the toolstack says, or that another's domain has that name.
     fn create(&self, plan: &DomainPlan) -> anyhow::Result<u16>;
+
+    /// All domains that were made so, by whichever daemon. What one that was
+    /// killed was about to make is among them.
+    ///
+    /// # Errors
+    /// When xenstore does not tell.
+    fn made(&self) -> anyhow::Result<Vec<u16>>;
 
     /// Lets `stub` be a device model of `guest`, and lets it say so: it finds
     /// the guest in xenstore, and may write the node `folder`.
@@ -83,7 +92,7 @@ pub trait Toolstack: Send + Sync {
     /// When the hypervisor does not.
     fn pause_guest(&self, guest: u16) -> anyhow::Result<()>;
 
-    /// Takes that back.
+    /// Takes that back. A guest that nobody has paused is left as it is.
     ///
     /// # Errors
     /// When the hypervisor does not.
@@ -200,17 +209,56 @@ impl Xl {
     }
 
     fn xl(&self, arguments: &[&str]) -> anyhow::Result<()> {
-        run(Command::new(&self.program).args(arguments))
+        run(Command::new(&self.program).args(arguments), self.lease()?)
+    }
+
+    fn running(&self) -> anyhow::Result<File> {
+        let path = self.folder.join("xl-runs");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o600);
+        let file = options.truncate(false).open(&path);
+        file.with_context(|| format!("cannot open {}", path.display()))
+    }
+
+    /// An empty file for an xl's input, locked for as long as that xl runs,
+    /// whatever becomes of us.
+    fn lease(&self) -> anyhow::Result<Stdio> {
+        let file = self.running()?;
+        flock(&file, FlockOperation::LockShared)?;
+        Ok(file.into())
+    }
+
+    /// Waits until no xl runs that a daemon before this one started: it would
+    /// make a domain yet.
+    fn await_others(&self) -> anyhow::Result<()> {
+        let file = self.running()?;
+        let until = Instant::now() + XL_ENDS;
+        while let Err(e) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if e != Errno::WOULDBLOCK {
+                return Err(e.into());
+            }
+            if Instant::now() >= until {
+                log::warn!("an xl of a vgpud before this one does not end");
+                break;
+            }
+            thread::sleep(XL_LOOK);
+        }
+        Ok(())
     }
 }
 
+/// How long an xl may take that another daemon left, and how often that is
+/// looked at.
+const XL_ENDS: Duration = Duration::from_secs(20);
+const XL_LOOK: Duration = Duration::from_millis(20);
+
 /// Runs a program to its end.
-fn run(command: &mut Command) -> anyhow::Result<()> {
+fn run(command: &mut Command, input: Stdio) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let verb = command.get_args().next().unwrap_or_default();
     let what = format!("{name} {}", verb.to_string_lossy());
     let output = command
-        .stdin(Stdio::null())
+        .stdin(input)
         .output()
         .with_context(|| format!("cannot run {what}"))?;
     if !output.status.success() {
@@ -227,7 +275,7 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Runs a program that sees the folder `own` in place of /etc/xen.
-fn run_with_etc(command: Command, own: &Path) -> anyhow::Result<()> {
+fn run_with_etc(command: Command, input: Stdio, own: &Path) -> anyhow::Result<()> {
     let nothing: Option<&str> = None;
     let mut command = command;
     // A namespace is a thread's, and what the thread starts inherits it.
@@ -238,7 +286,7 @@ fn run_with_etc(command: Command, own: &Path) -> anyhow::Result<()> {
             mount(nothing, "/", nothing, private, nothing).context("cannot own mounts")?;
             mount(Some(own), ETC_XEN, nothing, MsFlags::MS_BIND, nothing)
                 .with_context(|| format!("cannot mount {} at {ETC_XEN}", own.display()))?;
-            run(&mut command)
+            run(&mut command, input)
         };
         let thread = thread::Builder::new()
             .name("xl".into())
@@ -250,8 +298,22 @@ fn run_with_etc(command: Command, own: &Path) -> anyhow::Result<()> {
     })
 }
 
+/// How the UUID of a domain for a device model begins. It is of the version that
+/// RFC 9562 leaves to whoever makes one, so no domain has it by chance: those that
+/// xl makes up are of version 4. Xen has it from a domain's first moment.
+const UUID_MARK: &str = "76677075-2d64-8";
+
+/// A UUID for such a domain.
+fn marked_uuid() -> anyhow::Result<String> {
+    let path = "/proc/sys/kernel/random/uuid";
+    let random = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let rest = random.trim().get(UUID_MARK.len()..);
+    let rest = rest.with_context(|| format!("{path} has {random:?}, allowed: a UUID"))?;
+    Ok(format!("{UUID_MARK}{rest}"))
+}
+
 /// What xl reads. A string there ends at its quote, and knows no escape.
-fn config(plan: &DomainPlan) -> anyhow::Result<String> {
+fn config(plan: &DomainPlan, uuid: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let mut string = |key: &str, value: &str| -> anyhow::Result<()> {
         if value.contains(['"', '\'', '\n']) {
@@ -260,6 +322,7 @@ fn config(plan: &DomainPlan) -> anyhow::Result<String> {
         Ok(writeln!(text, "{key} = \"{value}\"")?)
     };
     string("name", &plan.name)?;
+    string("uuid", uuid)?;
     string("type", "pv")?;
     string("kernel", &plan.kernel.to_string_lossy())?;
     string("ramdisk", &plan.initramfs.to_string_lossy())?;
@@ -295,10 +358,25 @@ fn find(xenstore: &Xenstore, name: &str) -> anyhow::Result<Option<u16>> {
     Ok(None)
 }
 
+/// Whether the domain `id` is one for a device model. Only dom0 writes that node.
+fn is_made(xenstore: &Xenstore, id: &str) -> anyhow::Result<bool> {
+    let vm = xenstore.read_if_there(&format!("/local/domain/{id}/vm"))?;
+    Ok(vm.as_deref().is_some_and(is_marked))
+}
+
+/// Whether a domain's node `vm` names a UUID of [`marked_uuid`].
+fn is_marked(vm: &str) -> bool {
+    let uuid = vm.strip_prefix("/vm/");
+    uuid.is_some_and(|uuid| uuid.starts_with(UUID_MARK))
+}
+
 impl Toolstack for Xl {
     fn create(&self, plan: &DomainPlan) -> anyhow::Result<u16> {
         let xenstore = Xenstore::open()?;
         if let Some(left) = find(&xenstore, &plan.name)? {
+            if !is_made(&xenstore, &left.to_string())? {
+                bail!("domain {left}, not of vgpud's, has the name {}", plan.name);
+            }
             log::warn!(
                 "domain {left}, {}, is left from before: destroyed",
                 plan.name
@@ -307,15 +385,27 @@ impl Toolstack for Xl {
         }
         let own = self.own_etc()?;
         let file = self.folder.join(format!("{}.cfg", plan.name));
-        fs::write(&file, config(plan)?)
+        fs::write(&file, config(plan, &marked_uuid()?)?)
             .with_context(|| format!("cannot write {}", file.display()))?;
         let mut xl = Command::new(&self.program);
         // Paused, and without a process that waits for its end.
         xl.args(["create", "-p", "-e", "-q"]).arg(&file);
-        let created = run_with_etc(xl, &own);
+        let created = run_with_etc(xl, self.lease()?, &own);
         fs::remove_file(&file)?;
         created?;
         find(&xenstore, &plan.name)?.with_context(|| format!("xl made no domain {}", plan.name))
+    }
+
+    fn made(&self) -> anyhow::Result<Vec<u16>> {
+        self.await_others()?;
+        let xenstore = Xenstore::open()?;
+        let mut made = Vec::new();
+        for id in xenstore.directory("/local/domain")? {
+            if is_made(&xenstore, &id)? {
+                made.extend(id.parse::<u16>());
+            }
+        }
+        Ok(made)
     }
 
     fn set_target(&self, stub: u16, guest: u16, folder: &str) -> anyhow::Result<()> {
@@ -360,7 +450,15 @@ impl Toolstack for Xl {
     }
 
     fn unpause_guest(&self, guest: u16) -> anyhow::Result<()> {
-        Ok(self.hypercall.unpause(DomId(guest))?)
+        match self.hypercall.unpause(DomId(guest)) {
+            // What Xen says of one that is not paused (`common/domain.c:
+            // domain_unpause_by_systemcontroller`).
+            Err(HypercallError::Call {
+                errno: XenErrno::EINVAL,
+                ..
+            }) => Ok(()),
+            other => Ok(other?),
+        }
     }
 
     fn state(&self, stub: u16) -> anyhow::Result<DomainState> {
@@ -397,8 +495,9 @@ mod tests {
 
     #[test]
     fn a_plan_is_a_paravirtual_domain_without_devices() {
-        let text = config(&plan()).unwrap();
+        let text = config(&plan(), "u").unwrap();
         for line in [
+            "uuid = \"u\"",
             "name = \"vgpu-dm-7\"",
             "type = \"pv\"",
             "kernel = \"/k\"",
@@ -413,10 +512,26 @@ mod tests {
     }
 
     #[test]
+    fn a_domain_of_ours_is_told_by_its_uuid() {
+        let uuid = marked_uuid().unwrap();
+        assert_eq!(uuid.len(), 36);
+        assert_ne!(uuid, marked_uuid().unwrap());
+        assert!(is_marked(&format!("/vm/{uuid}")));
+        // As xl makes one up, and as somebody may name a domain.
+        for other in [
+            "/vm/76677075-2d64-4d6d-8a0b-0c0d0e0f1011",
+            "/vm/vgpu-dm-7",
+            "",
+        ] {
+            assert!(!is_marked(other), "{other}");
+        }
+    }
+
+    #[test]
     fn what_would_end_a_string_is_refused() {
         let mut plan = plan();
         plan.kernel = "/k\" #".into();
-        let error = config(&plan).unwrap_err().to_string();
+        let error = config(&plan, "u").unwrap_err().to_string();
         assert_eq!(
             error,
             r#"kernel is "/k\" #", allowed: no quotes and no line ends"#
@@ -427,7 +542,7 @@ mod tests {
     fn the_first_complaint_is_the_reason() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo >&2; echo one >&2; echo two >&2; exit 3"]);
-        let error = run(&mut command).unwrap_err().to_string();
+        let error = run(&mut command, Stdio::null()).unwrap_err().to_string();
         assert_eq!(error, "sh -c failed (exit status: 3): one");
     }
 }

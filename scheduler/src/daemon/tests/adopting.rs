@@ -84,6 +84,10 @@ fn a_guest_that_is_another_or_gone_is_not_adopted() {
         if what != "uuid" {
             assert_eq!(f.note(), "reclaimed 3 of 9");
         }
+        // Not another guest, nor one that is gone.
+        if what == "area" {
+            assert_eq!(f.note(), "paused 9");
+        }
         assert!(f.notes.try_recv().is_err());
         drop(qemu);
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -22,6 +22,7 @@ use super::Fixture;
 use crate::daemon::stub::{DomainPlan, StubConfig, Stubs, Toolstack, Watch};
 
 mod adopting;
+mod dying;
 
 /// A bell that changes ring.
 struct Bell(EventBell);
@@ -42,7 +43,14 @@ impl Watch for Bell {
 struct Tree {
     nodes: BTreeMap<String, String>,
     ended: BTreeMap<u16, DomainState>,
+    /// Domains for device models.
+    made: BTreeSet<u16>,
+    /// How often the guest is paused.
+    pauses: u32,
     bells: Vec<EventBell>,
+    /// Where vgpud dies: at which step, the how manieth of that name, and who
+    /// hears of it.
+    dies_at: Option<(&'static str, usize, Sender<()>)>,
 }
 
 #[derive(Clone, Default)]
@@ -58,6 +66,25 @@ impl Store {
     fn write(&self, path: &str, value: &str) {
         self.change(|tree| drop(tree.nodes.insert(path.into(), value.into())));
     }
+
+    /// Where vgpud may die.
+    fn step(&self, what: &str) {
+        let dies = {
+            let dies_at = &mut self.0.lock().unwrap().dies_at;
+            if let Some((at, left, _)) = dies_at
+                && *at == what
+            {
+                *left -= 1;
+            }
+            dies_at.take_if(|(_, left, _)| *left == 0)
+        };
+        if let Some((_, _, told)) = dies {
+            told.send(()).unwrap();
+            loop {
+                thread::park();
+            }
+        }
+    }
 }
 
 struct FakeToolstack {
@@ -71,6 +98,7 @@ struct FakeToolstack {
 
 impl Toolstack for FakeToolstack {
     fn create(&self, plan: &DomainPlan) -> anyhow::Result<u16> {
+        self.store.step("create");
         self.notes.send(format!("created {}", plan.name))?;
         let there = self.domains.lock().unwrap().len();
         if self.role == "no-memory" || self.role == "dies" && there > 0 {
@@ -79,7 +107,13 @@ impl Toolstack for FakeToolstack {
         let domain = self.xen.create_domain(DomainConfig::default())?;
         let domid = domain.id().0;
         self.domains.lock().unwrap().insert(domid, domain);
+        self.store.change(|tree| tree.made.extend([domid]));
+        self.store.step("created");
         Ok(domid)
+    }
+
+    fn made(&self) -> anyhow::Result<Vec<u16>> {
+        Ok(self.store.0.lock().unwrap().made.iter().copied().collect())
     }
 
     fn set_target(&self, stub: u16, guest: u16, folder: &str) -> anyhow::Result<()> {
@@ -101,6 +135,7 @@ impl Toolstack for FakeToolstack {
             (role, _) => role,
         };
         thread::spawn(move || model.run(role));
+        self.store.step("runs");
         Ok(())
     }
 
@@ -109,6 +144,7 @@ impl Toolstack for FakeToolstack {
         self.store.change(|tree| {
             tree.ended.insert(stub, DomainState::Gone);
         });
+        self.store.step("destroyed");
         Ok(())
     }
 
@@ -118,12 +154,21 @@ impl Toolstack for FakeToolstack {
     }
 
     fn pause_guest(&self, _guest: u16) -> anyhow::Result<()> {
+        self.store.step("pause");
         self.guest.pause();
+        self.store.change(|tree| tree.pauses += 1);
+        self.store.step("paused");
         Ok(())
     }
 
     fn unpause_guest(&self, _guest: u16) -> anyhow::Result<()> {
-        self.guest.unpause();
+        self.store.step("unpause");
+        let pauses = self.store.0.lock().unwrap().pauses;
+        if pauses > 0 {
+            self.guest.unpause();
+            self.store.change(|tree| tree.pauses -= 1);
+        }
+        self.store.step("unpaused");
         Ok(())
     }
 
@@ -146,6 +191,22 @@ impl Toolstack for FakeToolstack {
         let ours = bell.try_clone()?;
         self.store.change(|tree| tree.bells.push(ours));
         Ok(Box::new(Bell(bell)))
+    }
+}
+
+impl FakeToolstack {
+    /// It, for images in a folder.
+    fn stubs(self, image: &Path) -> Stubs {
+        Stubs {
+            xen: Arc::new(self.xen.clone()),
+            toolstack: Arc::new(self),
+            config: StubConfig {
+                image: image.to_owned(),
+                memory_mib: 64,
+                cpus: None,
+                limit: Duration::from_secs(30),
+            },
+        }
     }
 }
 
@@ -350,6 +411,7 @@ struct World {
     xen: FakeXen,
     guest: Domain,
     image: PathBuf,
+    store: Store,
 }
 
 impl Drop for World {
@@ -378,30 +440,24 @@ impl World {
                 std::fs::write(image.join(file), "").unwrap();
             }
         }
+        let store = Store::default();
         let f = Fixture::with(name, "serves", |notes| {
-            Some(Stubs {
-                toolstack: Arc::new(FakeToolstack {
-                    xen: xen.clone(),
-                    role,
-                    notes: notes.clone(),
-                    store: Store::default(),
-                    guest: guest.clone(),
-                    domains: Mutex::default(),
-                }),
-                xen: Arc::new(xen.clone()),
-                config: StubConfig {
-                    image: image.clone(),
-                    memory_mib: 64,
-                    cpus: None,
-                    limit: Duration::from_secs(30),
-                },
-            })
+            let toolstack = FakeToolstack {
+                xen: xen.clone(),
+                role,
+                notes: notes.clone(),
+                store: store.clone(),
+                guest: guest.clone(),
+                domains: Mutex::default(),
+            };
+            Some(toolstack.stubs(&image))
         });
         Self {
             f,
             xen,
             guest,
             image,
+            store,
         }
     }
 

@@ -38,6 +38,21 @@ fn most(what: &str, value: Option<f64>, allowed: f64) -> Option<String> {
 /// How vgpud ended while both guests were there.
 const ENDS: [&str; 2] = ["killed", "stopped"];
 
+/// How far a stub domain was when vgpud was killed beside it.
+const EARLY: [&str; 2] = ["made", "runs"];
+
+/// What is wrong with what the vgpud after that made of it.
+fn left_early(dom0: &Report, at: &str) -> Option<String> {
+    let get = |what: &str| dom0.get(&format!("{what}/{at}")).unwrap_or("not told");
+    match (get("early-left"), get("early-create")) {
+        ("0", status) if status.parse().is_ok_and(|status: u8| status != 0) => None,
+        (left, status) => Some(format!(
+            "early/{at}: {left} stub domains are left, and xl create ended with {status}, \
+             expected 0, and not 0"
+        )),
+    }
+}
+
 /// What is wrong with how the vgpud after that took them over.
 fn not_adopted(facts: &Facts, end: &str) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -82,6 +97,7 @@ pub fn judge(facts: &Facts, form: Form) -> Verdict {
         failures.push("stub_boot_s was not told".into());
     }
     failures.extend(stub(dom0).err());
+    failures.extend(EARLY.iter().filter_map(|at| left_early(dom0, at)));
     for end in ENDS {
         failures.extend(not_adopted(facts, end));
     }
@@ -119,6 +135,10 @@ mod tests {
     const DOM0: &str = "\
 LAB stub-memory-mb 64
 LAB stub-image-kib 1700
+LAB early-left/made 0
+LAB early-create/made 1
+LAB early-left/runs 0
+LAB early-create/runs 1
 LAB stub-list-status 0
 LAB+ stub-list [{\"domid\": 1, \"dm\": {\"domain\": 2}}]
 LAB inspect/g1-probe-status 0
@@ -178,18 +198,21 @@ LAB stub-nodes-left 0
         let dom0 = DOM0
             .replace("memory-mb 64", "memory-mb 96")
             .replace("domain\": 2", "process\": 7")
+            .replace("early-left/made 0", "early-left/made 1")
             .replace("stubs-left 0", "stubs-left 1");
         assert_eq!(
             failures(&facts(&(dom0 + &adopted()), "8100")),
             [
                 "stub_memory_mb: 96, allowed are 72",
                 "stub: vgpuctl list has {\"dm\":{\"process\":7},\"domid\":1}, expected a domain",
+                "early/made: 1 stub domains are left, and xl create ended with 1, \
+                 expected 0, and not 0",
                 "teardown: 1 stub domains or zombies are left",
                 "mmio_read_us_vgpu: 8100 us a read, 1000 us with the device model in dom0",
             ]
         );
         let missing = failures(&facts("", "1300"));
-        assert_eq!(missing.len(), 8, "{missing:?}");
+        assert_eq!(missing.len(), 10, "{missing:?}");
     }
 
     #[test]

@@ -12,12 +12,12 @@ use crate::daemon::process::Process;
 use crate::daemon::records::{GuestRecord, Records, StubRecord};
 
 /// What a vgpud that was killed left.
-struct Left {
-    dir: PathBuf,
+pub(super) struct Left {
+    pub(super) dir: PathBuf,
     xen: FakeXen,
-    guest: Domain,
+    pub(super) guest: Domain,
     domain: Domain,
-    store: Store,
+    pub(super) store: Store,
     record: GuestRecord,
     qemu: Child,
 }
@@ -83,7 +83,7 @@ fn wait_for_another(lifeline: &Lifeline, comings: u32) {
 }
 
 impl Left {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("vgpud-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let xen = FakeXen::new();
@@ -91,6 +91,7 @@ impl Left {
         let domain = xen.create_domain(DomainConfig::default()).unwrap();
         let stub = domain.id();
         let store = Store::default();
+        store.change(|tree| tree.made.extend([stub.0]));
         let folder = format!("/local/domain/{}/device-model-vgpu", stub.0);
         let node = format!("{folder}/{STUB_OFFER}");
         thread::spawn({
@@ -138,28 +139,20 @@ impl Left {
     }
 
     /// The next vgpud.
-    fn next(&self) -> Fixture {
+    pub(super) fn next(&self) -> Fixture {
         let records = Records::open(&self.dir.join("run")).unwrap();
         records.write(&self.record).unwrap();
         drop(records);
         Fixture::start(self.dir.clone(), "serves", |notes| {
-            Some(Stubs {
-                toolstack: Arc::new(FakeToolstack {
-                    xen: self.xen.clone(),
-                    role: "serves",
-                    notes: notes.clone(),
-                    store: self.store.clone(),
-                    guest: self.guest.clone(),
-                    domains: Mutex::default(),
-                }),
-                xen: Arc::new(self.xen.clone()),
-                config: StubConfig {
-                    image: PathBuf::new(),
-                    memory_mib: 64,
-                    cpus: None,
-                    limit: Duration::from_secs(30),
-                },
-            })
+            let toolstack = FakeToolstack {
+                xen: self.xen.clone(),
+                role: "serves",
+                notes: notes.clone(),
+                store: self.store.clone(),
+                guest: self.guest.clone(),
+                domains: Mutex::default(),
+            };
+            Some(toolstack.stubs(Path::new("")))
         })
     }
 }
@@ -205,6 +198,7 @@ fn a_domain_that_is_no_device_models_any_more_is_not_adopted() {
             "another" => {
                 let record = left.record.stub.as_mut().unwrap();
                 record.uuid = Some("of the one that had this number".into());
+                left.store.change(|tree| tree.made.clear());
             }
             "ended" => left.store.change(|tree| {
                 tree.ended.insert(stub, DomainState::Shutdown(3));
@@ -223,8 +217,16 @@ fn a_domain_that_is_no_device_models_any_more_is_not_adopted() {
         assert_eq!(f.list(), [], "{what}");
         assert!(!f.dir.join("run/guest-9").exists(), "{what}");
         let notes: Vec<String> = f.notes.try_iter().collect();
-        let expected: &[&str] = if destroyed { &["destroyed"] } else { &[] };
-        assert_eq!(notes, expected, "{what}");
+        let mut expected: BTreeSet<_> = destroyed.then_some("destroyed").into_iter().collect();
+        // Where it has lost its vGPU only now.
+        if ["another", "ended", "nonsense"].contains(&what) {
+            expected.insert("paused 9");
+        }
+        assert_eq!(notes.len(), expected.len(), "{what}: {notes:?}");
+        assert!(
+            notes.iter().all(|n| expected.contains(&**n)),
+            "{what}: {notes:?}"
+        );
         assert_eq!(left.xen.grants_mapped_by(DomId(0)), 0, "{what}");
     }
 }
