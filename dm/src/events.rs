@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Acquire};
 use std::time::Duration;
 
 use vgpu_device::kept;
-use vgpu_device::{Clock, Device, Kept};
+use vgpu_device::{Device, Kept};
 use vgpu_ring::{AreaWords, Consumer, Event, EventBell, RingError};
 
 use crate::alarm::Alarm;
@@ -49,7 +49,7 @@ impl EventLoop {
             let owes = !self.submit.settle();
             let tend = self.protection.tend();
             let deadline = self.device.next_deadline();
-            if deadline.is_some_and(|at| at <= self.alarm.now_ns()) {
+            if deadline.is_some_and(|at| at <= self.alarm.at_ns()) {
                 kept::take_event_in_hand(&*self.kept);
                 self.device.tick();
                 kept::event_done(&*self.kept);

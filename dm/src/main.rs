@@ -111,9 +111,7 @@ fn run(
             if let Err(e) = attached {
                 log::warn!("vgpud does not hear that it is attached: {e}");
             }
-            let result = serve(control, &server);
-            server.stop();
-            result
+            serve_and_part(control, server)
         }
         Err(e) => {
             // Who started us may be gone; the log has it too.
@@ -259,17 +257,29 @@ fn outlive(server: &Server) {
     log::info!("the guest is gone");
 }
 
-/// Answers vgpud until it says stop, or its guest when vgpud is gone.
+/// Serves until vgpud says stop or there is no guest any more, and lets go of
+/// the guest then. After anything else that is a successor's.
+fn serve_and_part(control: &Control, server: Server) -> anyhow::Result<()> {
+    let result = serve(control, &server).or_else(|e| match e.downcast_ref() {
+        // Whether it went before it asked something or before it was answered.
+        Some(ControlError::Closed) => {
+            outlive(&server);
+            Ok(())
+        }
+        _ => Err(e),
+    });
+    match result {
+        Ok(()) => server.stop(),
+        // The ioreq server must be there for it.
+        Err(_) => server.abandon(),
+    }
+    result
+}
+
+/// Answers vgpud until it says stop.
 fn serve(control: &Control, server: &Server) -> anyhow::Result<()> {
     loop {
-        let (message, came) = match control.recv() {
-            Ok(message) => message,
-            Err(ControlError::Closed) => {
-                outlive(server);
-                return Ok(());
-            }
-            Err(e) => return Err(e).context("control socket"),
-        };
+        let (message, came) = control.recv().context("control socket")?;
         match message {
             ToDm::Inspect => {
                 match control.send(&FromDm::Tree(server.inspect()?)) {
@@ -333,4 +343,109 @@ fn for_a_save(server: &Server, step: &ToDm) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::fd::BorrowedFd;
+    use std::thread;
+
+    use fake_xen::{Domain, DomainConfig, FakeXen};
+    use vgpu_ring::{AreaConfig, DaemonEnd};
+
+    use super::*;
+
+    struct Guest {
+        xen: FakeXen,
+        domain: Domain,
+        area: SharedArea,
+        _vgpud: DaemonEnd,
+    }
+
+    fn config() -> ServerConfig {
+        ServerConfig {
+            slot: 16,
+            table_gfn: None,
+            device: Config::default(),
+            spin: ServerConfig::DEFAULT_SPIN,
+            seccomp: Seccomp::Off,
+            keeper: None,
+        }
+    }
+
+    impl Guest {
+        fn new() -> (Self, Server) {
+            let xen = FakeXen::new();
+            let domain = xen.create_domain(DomainConfig::default()).unwrap();
+            let area = SharedArea::create(AreaConfig::default()).unwrap();
+            let bells = Bells::new().unwrap();
+            let vgpud = area.daemon_end(bells.try_clone().unwrap());
+            let handles = Handles::open(&xen, domain.id()).unwrap();
+            let server = Server::attach(handles, &config(), area.device_end(bells)).unwrap();
+            let guest = Self {
+                xen,
+                domain,
+                area,
+                _vgpud: vgpud,
+            };
+            (guest, server)
+        }
+
+        fn successor(&self, server: u16) -> Server {
+            let handles = Handles::open(&self.xen, self.domain.id()).unwrap();
+            let end = self.area.resumed_device_end(Bells::new().unwrap());
+            Server::recover(handles, &config(), server, end).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_vgpud_that_dies_with_a_question_open_takes_no_vgpu_with_it() {
+        let file = OpenOptions::new().write(true).open("/dev/null").unwrap();
+        let questions = [
+            ToDm::Ping,
+            ToDm::Inspect,
+            ToDm::Wake,
+            ToDm::Written { most: 1 },
+            ToDm::Record(true),
+            ToDm::TableOut,
+            ToDm::HoldStill { limit_ms: 1 },
+            ToDm::Save,
+        ];
+        let served = questions.map(|question| {
+            let (guest, server) = Guest::new();
+            let (vgpud, ours) = Connection::pair().unwrap();
+            let fds: &[BorrowedFd<'_>] = match question {
+                ToDm::Save => &[file.as_fd()],
+                _ => &[],
+            };
+            vgpud.send(&question, fds).unwrap();
+            drop(vgpud);
+            let ours = Control::Socket(ours);
+            let serves = thread::spawn(move || serve_and_part(&ours, server));
+            (question, guest, serves)
+        });
+        for (question, guest, serves) in served {
+            assert_eq!(guest.domain.ioreq_servers(), 1, "{question:?}");
+            guest.domain.destroy();
+            let result = serves.join().unwrap();
+            assert!(result.is_ok(), "{question:?}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_order_leaves_the_guest_to_a_successor() {
+        let (guest, server) = Guest::new();
+        let number = server.id();
+        let (vgpud, ours) = Connection::pair().unwrap();
+        vgpud.send(&"garbage", &[]).unwrap();
+        let ended = serve_and_part(&Control::Socket(ours), server);
+        assert!(ended.is_err());
+        assert_eq!(guest.domain.ioreq_servers(), 1);
+        let (vgpud, ours) = Connection::pair().unwrap();
+        vgpud.send(&ToDm::Stop, &[]).unwrap();
+        let ended = serve_and_part(&Control::Socket(ours), guest.successor(number));
+        assert!(ended.is_ok());
+        assert_eq!(guest.domain.ioreq_servers(), 0);
+    }
 }

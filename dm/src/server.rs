@@ -330,7 +330,7 @@ impl Server {
         let bell = events.doorbell().try_clone();
         let bell = bell.map_err(system("share a doorbell"))?;
         let clock = if left { Alarm::going_on } else { Alarm::new };
-        let alarm = Arc::new(clock(bell, &*kept));
+        let alarm = Arc::new(clock(bell, Arc::clone(&kept)));
         let protection = Arc::new(Protection::new(
             Arc::clone(&server),
             Arc::clone(&page),

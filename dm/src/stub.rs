@@ -113,6 +113,18 @@ fn tell(error: &anyhow::Error) {
     }
 }
 
+/// Puts the offer where vgpud looks for it.
+fn publish(xenstore: &Xenstore, offer: &Offer) -> anyhow::Result<()> {
+    let [failed, offered] = [STUB_FAILED, STUB_OFFER].map(|n| format!("{STUB_FOLDER}/{n}"));
+    // What a predecessor failed of is not this one's.
+    match xenstore.rm(&failed) {
+        Err(e) if !e.is_not_found() => log::warn!("{e}"),
+        _ => {}
+    }
+    let written = xenstore.write(&offered, &offer.to_string());
+    written.context("cannot offer the shared area")
+}
+
 fn share(holder: &Connection) -> anyhow::Result<Shared> {
     let (lent, fds) = holder.recv::<Lent>().context("the area")?;
     let count = fds.len();
@@ -130,13 +142,73 @@ fn share(holder: &Connection) -> anyhow::Result<Shared> {
         ..lent.offer.parse()?
     };
     let control = PipeConnection::from(pipe.end()?);
-    let node = format!("{STUB_FOLDER}/{STUB_OFFER}");
-    Xenstore::open()?
-        .write(&node, &offer.to_string())
-        .context("cannot offer the shared area")?;
+    publish(&Xenstore::open()?, &offer)?;
     Ok(Shared {
         area,
         control,
         pipe,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
+
+    use super::*;
+
+    const ERROR: u32 = 16;
+    const RM: u32 = 13;
+    const WRITE: u32 = 11;
+
+    /// A xenstored in which no node is there, for one client: the kind and the
+    /// path of each request (Xen `public/io/xs_wire.h`).
+    fn xenstored(mut client: UnixStream) -> Vec<(u32, String)> {
+        let mut requests = Vec::new();
+        let mut header = [0; 16];
+        while client.read_exact(&mut header).is_ok() {
+            let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
+            let mut payload = vec![0; word(12).try_into().unwrap()];
+            client.read_exact(&mut payload).unwrap();
+            let path = payload.split(|b| *b == 0).next().unwrap();
+            requests.push((word(0), String::from_utf8(path.to_vec()).unwrap()));
+            let (kind, answer) = match word(0) {
+                RM => (ERROR, "ENOENT\0"),
+                other => (other, "OK\0"),
+            };
+            let len = answer.len().try_into().unwrap();
+            let words = [kind, word(4), word(8), len].map(u32::to_ne_bytes);
+            client.write_all(words.as_flattened()).unwrap();
+            client.write_all(answer.as_bytes()).unwrap();
+        }
+        requests
+    }
+
+    /// Where xenstored is, is said to a process as a whole: the test runs itself.
+    #[test]
+    fn what_a_predecessor_failed_of_goes_before_an_offer() {
+        const ITSELF: &str = "stub::tests::what_a_predecessor_failed_of_goes_before_an_offer";
+        const SOCKET: &str = "XENSTORED_PATH";
+        if env::var_os("VGPU_TEST_OFFERS").is_some() {
+            let text = "version=2 serial=3 comings=1 area=2660/9/4 life=5 control=34/8192/6";
+            publish(&Xenstore::open().unwrap(), &text.parse().unwrap()).unwrap();
+            return;
+        }
+        let socket = env::temp_dir().join(format!("vgpu-offers-{}", std::process::id()));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut offers = Command::new(env::current_exe().unwrap())
+            .args(["--exact", ITSELF])
+            .env("VGPU_TEST_OFFERS", "1")
+            .env(SOCKET, &socket)
+            .spawn()
+            .unwrap();
+        let requests = xenstored(listener.accept().unwrap().0);
+        std::fs::remove_file(&socket).unwrap();
+        assert!(offers.wait().unwrap().success());
+        let at = |name| format!("{STUB_FOLDER}/{name}");
+        let expected = [(RM, at(STUB_FAILED)), (WRITE, at(STUB_OFFER))];
+        assert_eq!(requests, expected);
+    }
 }

@@ -265,8 +265,8 @@ impl Device {
 
     /// Sends requests that did not fit before; says whether none is left.
     pub fn flush(&self) -> bool {
-        let now = self.seams.clock.now_ns();
         let mut core = self.lock();
+        let now = self.seams.clock.now_ns();
         core.retry(&self.seams, now);
         core.backlog.is_empty()
     }

@@ -24,6 +24,9 @@ pub const EVERY: Duration = Duration::from_millis(250);
 /// (Linux `arch/x86/include/uapi/asm/param.h`).
 const TICK_MS: u64 = 10;
 
+/// The thread that hears vgpud.
+const EVENTS: &str = "events";
+
 /// A thread as the kernel tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Thread {
@@ -53,6 +56,8 @@ pub struct Heartbeat {
     kept: KeptPart,
     in_hand: Vec<Option<InHand>>,
     stopped: Option<Instant>,
+    /// It has been seen with all its threads.
+    serves: bool,
 }
 
 impl Heartbeat {
@@ -64,6 +69,7 @@ impl Heartbeat {
             kept,
             in_hand: vec![None; VCPUS + 1],
             stopped: None,
+            serves: false,
         }
     }
 
@@ -89,10 +95,16 @@ impl Heartbeat {
         } else {
             self.stopped = None;
         }
+        // It starts this one last. Before, what is in hand is what its predecessor
+        // left there.
+        self.serves |= threads.contains_key(EVENTS);
+        if !self.serves {
+            return None;
+        }
         let asleep = all(&['S', 'D']);
         for (n, (held, what)) in self.in_hand.iter_mut().zip(in_hand).enumerate() {
             let name = if n == VCPUS {
-                "events".to_owned()
+                EVENTS.to_owned()
             } else {
                 format!("vcpu{n}")
             };
@@ -256,6 +268,24 @@ mod tests {
         gone.thread("vcpu0").state = 'R';
         gone.threads.remove("vcpu1");
         assert!(gone.looks(6, |_, _| {}).unwrap().contains("vcpu1 is gone"));
+    }
+
+    #[test]
+    fn what_a_predecessor_left_in_hand_is_not_a_successors() {
+        let mut p = Process::new();
+        p.in_hand[0] = Some(7);
+        let mut threads = std::mem::take(&mut p.threads);
+        // It waits for vgpud, as long as that takes; then it attaches.
+        for names in [&["vgpu-dm"][..], &["vgpu-dm", "vcpu0"]] {
+            for name in names {
+                p.threads.extend(threads.remove_entry(*name));
+            }
+            assert_eq!(p.looks(100, |_, _| {}), None);
+        }
+        // Now it is the vCPU's thread that is at it.
+        p.threads.append(&mut threads);
+        assert_eq!(p.looks(4, |_, _| {}), None);
+        assert!(p.looks(1, |_, _| {}).unwrap().contains("vcpu0 waits"));
     }
 
     #[test]
