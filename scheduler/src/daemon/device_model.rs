@@ -117,6 +117,32 @@ pub fn died(error: &anyhow::Error) -> bool {
     error.downcast_ref::<ControlError>().is_some()
 }
 
+/// Starts a device model, and another when it dies, at most `deaths` times. `start`
+/// hears whether one died before. One that falls silent has used up the time that
+/// there is.
+///
+/// # Errors
+/// Those of the last start.
+pub fn unless_dead<T>(
+    deaths: usize,
+    mut start: impl FnMut(bool) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut died_so_far = 0;
+    loop {
+        match start(died_so_far > 0) {
+            Err(e)
+                if died_so_far < deaths
+                    && died(&e)
+                    && !matches!(e.downcast_ref(), Some(ControlError::TimedOut)) =>
+            {
+                died_so_far += 1;
+                log::warn!("{e:#}; another device model is started");
+            }
+            started => return started,
+        }
+    }
+}
+
 impl dyn DeviceModel + '_ {
     /// The id of its ioreq server.
     pub fn server(&self) -> u16 {

@@ -1,7 +1,7 @@
 //! A guest's device model in a domain of its own.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use xen_glue::{DomId, Hypervisor};
 
 use super::service::Service;
 use super::{StubDomain, Stubs};
-use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT};
+use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT, unless_dead};
 use crate::daemon::records::Records;
 
 /// Between two looks whether what a process had open is closed.
@@ -111,11 +111,11 @@ impl WaitingStub {
             }
         };
         // Not one from before, which is about to end.
-        let offer = domain.offer(|offer| offer.comings == area.coming(), until)?;
-        let talk = Talk::open(&*stubs.xen, domid, &offer).with_context(what)?;
+        let wanted = |offer: &Offer| offer.comings == area.coming();
+        let (serial, talk) = Talk::next(&*stubs.xen, &domain, wanted, until)?;
         let waiting = Self {
             domain,
-            serial: offer.serial,
+            serial,
             lifeline: area.lifeline(),
             talk,
             area: Area::clone(&area),
@@ -126,17 +126,30 @@ impl WaitingStub {
     }
 
     /// Tells it what to serve, with the device to restore, and waits until it
-    /// is attached.
+    /// is attached. As long as it dies, at most `deaths` times, the next in the
+    /// domain is told.
     ///
     /// # Errors
     /// What it says, or how it failed to say anything.
-    pub fn attach(self, start: StartDm, device: Option<&[u8]>) -> anyhow::Result<DmStub> {
-        let left = self.until.saturating_duration_since(Instant::now());
+    pub fn attach(
+        mut self,
+        start: StartDm,
+        device: Option<&[u8]>,
+        deaths: usize,
+    ) -> anyhow::Result<DmStub> {
         if start.recover.is_some() {
             // As for any successor.
             self.service.hold()?;
         }
-        let attached = self.talk.start(start, device, left, &self.service);
+        let attached = unless_dead(deaths, |before| {
+            if before {
+                let wanted = |offer: &Offer| offer.serial != self.serial;
+                let xen = &*self.service.stubs.xen;
+                (self.serial, self.talk) = Talk::next(xen, &self.domain, wanted, self.until)?;
+            }
+            let left = self.until.saturating_duration_since(Instant::now());
+            self.talk.start(start.clone(), device, left, &self.service)
+        });
         self.service.release();
         let attached = attached.or_else(|e| {
             // The domain's end says more than that of its memory.
@@ -164,6 +177,26 @@ impl Talk {
             owed: 0,
             _control: control,
         })
+    }
+
+    /// The first pipe that is offered by one that is `wanted` and not dead by
+    /// now, and the number of that.
+    fn next(
+        xen: &dyn Hypervisor,
+        domain: &StubDomain,
+        wanted: impl Fn(&Offer) -> bool,
+        until: Instant,
+    ) -> anyhow::Result<(u32, Self)> {
+        let mut last = None;
+        loop {
+            let offer = domain.offer(|o| wanted(o) && last != Some(o.serial), until)?;
+            match Self::open(xen, DomId(domain.domid()), &offer) {
+                Ok(talk) => return Ok((offer.serial, talk)),
+                // Its offer stays until there is the next.
+                Err(e) => log::debug!("what {domain:?} offers: {e}"),
+            }
+            last = Some(offer.serial);
+        }
     }
 
     /// Tells a device model what to serve, with the device to restore, and waits
@@ -224,6 +257,8 @@ pub struct DmStub {
     watcher: Mutex<Option<thread::JoinHandle<()>>>,
     attached: Attached,
     serial: u32,
+    /// The last that was told to take its place, its own number before that.
+    tried: AtomicU32,
     lifeline: Arc<Lifeline>,
     /// `None` once it is let go of.
     area: Mutex<Option<Area>>,
@@ -243,6 +278,7 @@ impl DmStub {
             watcher: Mutex::default(),
             attached,
             serial: waiting.serial,
+            tried: AtomicU32::new(waiting.serial),
             lifeline: Arc::new(waiting.lifeline),
             area: Mutex::new(Some(waiting.area)),
             service: waiting.service,
@@ -448,13 +484,15 @@ impl DmStub {
         let service = &self.service;
         let until = Instant::now() + service.stubs.config.limit;
         let domid = DomId(self.domid);
-        let offer = match &*lock(&self.domain) {
-            Some(domain) => domain.offer(|offer| offer.serial != self.serial, until),
+        // The last may have died before it was attached; its offer is still there.
+        let tried = self.tried.load(Ordering::SeqCst);
+        let wanted = |offer: &Offer| offer.serial != tried;
+        let next = match &*lock(&self.domain) {
+            Some(domain) => Talk::next(&*service.stubs.xen, domain, wanted, until),
             None => bail!("{domid} is gone"),
         };
-        let offer = offer.map_err(|e| self.as_death(e))?;
-        let talk = Talk::open(&*service.stubs.xen, domid, &offer);
-        let talk = talk.with_context(|| format!("what {domid} offers"))?;
+        let (serial, talk) = next.map_err(|e| self.as_death(e))?;
+        self.tried.store(serial, Ordering::SeqCst);
         let left = until.saturating_duration_since(Instant::now());
         let attached = talk.start(start, None, left, service)?;
         let next = Self {
@@ -464,7 +502,8 @@ impl DmStub {
             end: End::new()?,
             watcher: Mutex::default(),
             attached,
-            serial: offer.serial,
+            serial,
+            tried: AtomicU32::new(serial),
             lifeline: Arc::clone(&self.lifeline),
             area: Mutex::new(lock(&self.area).clone()),
             service: Arc::clone(service),

@@ -42,6 +42,8 @@ impl Watch for Bell {
 #[derive(Default)]
 struct Tree {
     nodes: BTreeMap<String, String>,
+    /// How often vgpud has read an offer.
+    looks: u32,
     ended: BTreeMap<u16, DomainState>,
     /// Domains for device models.
     made: BTreeSet<u16>,
@@ -178,7 +180,9 @@ impl Toolstack for FakeToolstack {
     }
 
     fn read(&self, path: &str) -> anyhow::Result<Option<String>> {
-        Ok(self.store.0.lock().unwrap().nodes.get(path).cloned())
+        let tree = &mut *self.store.0.lock().unwrap();
+        tree.looks += u32::from(path.ends_with(STUB_OFFER));
+        Ok(tree.nodes.get(path).cloned())
     }
 
     fn write(&self, path: &str, value: &str) -> anyhow::Result<()> {
@@ -298,7 +302,12 @@ impl DeviceModel {
             }
             "dies-once" => {
                 drop((end, control, pipe));
-                self.succeed(&area, offer);
+                self.succeed(&area, offer, 1);
+            }
+            "dies-attaching" => {
+                drop((end, control, pipe));
+                self.die_attaching(offer);
+                self.succeed(&area, offer, 2);
             }
             _ => serve(&control),
         }
@@ -348,18 +357,36 @@ impl DeviceModel {
         served.answer(1, 71);
     }
 
-    /// Another goes on in the same domain.
-    fn succeed(&self, area: &GrantedArea, offer: Offer) {
+    /// What the next in the same domain offers.
+    fn offer_next(&self, offer: Offer, serial: u32) -> (PipeConnection, GrantedControl) {
         let pipe = GrantedControl::create(&self.xen, DomId(0)).unwrap();
         let offer = Offer {
-            serial: 1,
-            comings: 0,
+            serial,
             control: pipe.offer(),
             ..offer
         };
         let control = PipeConnection::from(pipe.end().unwrap());
         let node = format!("{}/{STUB_OFFER}", self.folder);
         self.store.write(&node, &offer.to_string());
+        (control, pipe)
+    }
+
+    /// Another dies in the same domain before it is attached, and vgpud looks for
+    /// the next.
+    fn die_attaching(&self, offer: Offer) {
+        let (control, pipe) = self.offer_next(offer, 1);
+        assert!(matches!(control.recv(), Ok(ToDm::Start(_))));
+        let looks = || self.store.0.lock().unwrap().looks;
+        let before = looks();
+        drop((control, pipe));
+        while looks() == before {
+            thread::yield_now();
+        }
+    }
+
+    /// Another goes on in the same domain.
+    fn succeed(&self, area: &GrantedArea, offer: Offer, serial: u32) {
+        let (control, _pipe) = self.offer_next(offer, serial);
         let ToDm::Start(start) = control.recv().unwrap() else {
             panic!("no start");
         };
@@ -566,13 +593,19 @@ fn another_domain_takes_its_place() {
 
 #[test]
 fn another_goes_on_in_the_same_domain() {
-    let w = World::new("stub-dies-once", "dies-once");
+    for role in ["dies-once", "dies-attaching"] {
+        goes_on_in_the_same_domain(role);
+    }
+}
+
+fn goes_on_in_the_same_domain(role: &'static str) {
+    let w = World::new(&format!("stub-{role}"), role);
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
     assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     assert_eq!(w.f.note(), "created vgpu-dm-9");
     assert_eq!(w.f.note(), "added 9");
     assert_eq!(w.f.note(), "Ping { token: 99 } 0x12345001");
-    assert_eq!(w.f.note(), "Ping { token: 98 } 0x12345001");
+    assert_eq!(w.f.note(), "Ping { token: 98 } 0x12345001", "{role}");
     while w.f.list()[0].restarts == 0 {
         thread::yield_now();
     }
