@@ -447,8 +447,8 @@ impl DeviceModel for DmStub {
                 self.in_another_domain(start, home)
             }
         }?;
-        self.succeeded.store(true, Ordering::SeqCst);
         self.service.answered()?;
+        self.succeeded.store(true, Ordering::SeqCst);
         self.service.release();
         Ok(Arc::new(next))
     }

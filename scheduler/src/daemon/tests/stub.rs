@@ -134,6 +134,8 @@ impl Toolstack for FakeToolstack {
         let role = match (self.role, self.domains.lock().unwrap().len()) {
             ("dies-anew", 2) => "dies-in-turn",
             ("dies-anew", 3) => "succeeds",
+            ("dies-silent", 2) => "says-nothing",
+            ("dies-silent", 3) => "answers-both",
             (role, _) => role,
         };
         thread::spawn(move || model.run(role));
@@ -258,14 +260,15 @@ impl DeviceModel {
             panic!("no start");
         };
         assert_eq!((start.domid, start.slot), (9, 5));
-        let successor = role == "dies-in-turn" || role == "succeeds";
+        let successor =
+            ["dies-in-turn", "succeeds", "says-nothing", "answers-both"].contains(&role);
         assert_eq!(start.recover.is_some(), successor);
         assert_eq!(start.anew, successor);
         if role == "refuses" {
             let reason = "the domain has no such thing".into();
             return control.send(&FromDm::Failed(reason)).unwrap();
         }
-        let anew = successor || role == "dies-anew";
+        let anew = successor || ["dies-anew", "dies-silent"].contains(&role);
         let served = anew.then(|| self.serve_requests(&control));
         if role == "dies-in-turn" {
             // One of the two is answered.
@@ -277,6 +280,14 @@ impl DeviceModel {
             confined: None,
             table: None,
         };
+        if role == "says-nothing" {
+            // To the guest.
+            control.send(&attached).unwrap();
+            return serve(&control);
+        }
+        if role == "answers-both" {
+            served.as_ref().unwrap().answer(0, 70);
+        }
         if successor {
             self.succeed_anew(&area, &served.unwrap());
             control.send(&attached).unwrap();
@@ -293,7 +304,7 @@ impl DeviceModel {
                 }
                 self.end();
             }
-            "dies-anew" => {
+            "dies-anew" | "dies-silent" => {
                 let served = served.unwrap();
                 while (0..2).any(|vcpu| served.page.state(vcpu) == Ok(IoreqState::None)) {
                     thread::yield_now();
@@ -559,7 +570,13 @@ fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
 
 #[test]
 fn another_domain_takes_its_place() {
-    let w = World::new("stub-dies-anew", "dies-anew");
+    for role in ["dies-anew", "dies-silent"] {
+        takes_its_place(role);
+    }
+}
+
+fn takes_its_place(role: &'static str) {
+    let w = World::new(&format!("stub-{role}"), role);
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
     assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     let read = |vcpu: u32| {
