@@ -422,8 +422,21 @@ impl DeviceModel for DmStub {
     }
 
     fn kill(&self) -> String {
-        // One that hangs can only end with its domain, which has to stay.
         self.stop_watching();
+        // Its domain has to stay: the first process there kills it, or the last
+        // that was to take its place, if that is alive. First, so that nobody
+        // waits for its answer any more.
+        if let Some(domain) = &*lock(&self.domain)
+            && domain.alive().is_ok()
+        {
+            let order = StubOrder {
+                serial: self.tried.load(Ordering::SeqCst),
+                how: Disturb::Kill,
+            };
+            if let Err(e) = domain.order(order) {
+                log::warn!("domain {}: {e:#}", self.domid);
+            }
+        }
         lock(&self.talk).take();
         format!("in domain {}", self.domid)
     }

@@ -13,7 +13,8 @@ use fake_xen::{Domain, DomainConfig, FakeXen};
 use grant_area::{GrantedArea, GrantedControl, Offer};
 use serde_json::{Value, json};
 use vgpu_control::{
-    ClientRequest, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER, State, ToDm,
+    ClientRequest, Disturb, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER, STUB_ORDER,
+    State, StubOrder, ToDm,
 };
 use vgpu_ring::{AreaConfig, Doorbell, EventBell, Request};
 use xen_glue::{DomId, DomainState, Hypervisor, IoreqPage, IoreqState, VcpuIoreqs};
@@ -192,7 +193,14 @@ impl Toolstack for FakeToolstack {
         Ok(())
     }
 
-    fn watch(&self, _path: &str) -> anyhow::Result<Box<dyn Watch>> {
+    fn watch(&self, path: &str) -> anyhow::Result<Box<dyn Watch>> {
+        if self.role == "unwatched" && path == "@releaseDomain" {
+            // The first time.
+            let nodes = &mut self.store.0.lock().unwrap().nodes;
+            if nodes.insert("refused".into(), path.into()).is_none() {
+                anyhow::bail!("xenstore has no watch to spare");
+            }
+        }
         let bell = EventBell::new()?;
         let ours = bell.try_clone()?;
         self.store.change(|tree| tree.bells.push(ours));
@@ -312,6 +320,23 @@ impl DeviceModel {
                 self.end();
             }
             "dies-once" => {
+                drop((end, control, pipe));
+                self.succeed(&area, offer, 1);
+            }
+            "unwatched" => {
+                let node = format!("{}/{STUB_ORDER}", self.folder);
+                let ordered = || self.store.0.lock().unwrap().nodes.get(&node).cloned();
+                let order = loop {
+                    match ordered() {
+                        Some(order) => break order.parse(),
+                        None => thread::yield_now(),
+                    }
+                };
+                let kill = StubOrder {
+                    serial: 0,
+                    how: Disturb::Kill,
+                };
+                assert_eq!(order, Ok(kill));
                 drop((end, control, pipe));
                 self.succeed(&area, offer, 1);
             }
@@ -610,7 +635,7 @@ fn takes_its_place(role: &'static str) {
 
 #[test]
 fn another_goes_on_in_the_same_domain() {
-    for role in ["dies-once", "dies-attaching"] {
+    for role in ["dies-once", "dies-attaching", "unwatched"] {
         goes_on_in_the_same_domain(role);
     }
 }
