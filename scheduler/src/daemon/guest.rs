@@ -309,6 +309,7 @@ impl Guest {
         // Out of the lock before the worker is waited for.
         let running = lock(&self.running).take();
         drop(running);
+        *lock(&self.way) = None;
     }
 
     /// Ends the QMP proxy. Before the domain's place is free: the next guest

@@ -90,8 +90,9 @@ fn lose(guest: &Guest, platform: &dyn Platform, reason: &str) {
         }
     }
     guest.dm().kill();
-    guest.dm().lost();
+    // First what of its area is ours: a domain is not gone while others map it.
     guest.fail(&reason);
+    guest.dm().lost();
 }
 
 /// Waits for what happens next; with `vgpu` false only for the end.

@@ -259,7 +259,8 @@ pub struct DmStub {
     serial: u32,
     /// The last that was told to take its place, its own number before that.
     tried: AtomicU32,
-    lifeline: Arc<Lifeline>,
+    /// Holds on to the area, too.
+    lifeline: Mutex<Option<Arc<Lifeline>>>,
     /// `None` once it is let go of.
     area: Mutex<Option<Area>>,
     service: Arc<Service>,
@@ -279,7 +280,7 @@ impl DmStub {
             attached,
             serial: waiting.serial,
             tried: AtomicU32::new(waiting.serial),
-            lifeline: Arc::new(waiting.lifeline),
+            lifeline: Mutex::new(Some(Arc::new(waiting.lifeline))),
             area: Mutex::new(Some(waiting.area)),
             service: waiting.service,
             succeeded: AtomicBool::new(false),
@@ -292,7 +293,7 @@ impl DmStub {
     fn watch(&self) -> anyhow::Result<()> {
         let watcher = Watcher {
             domid: self.domid,
-            lifeline: Arc::clone(&self.lifeline),
+            lifeline: lock(&self.lifeline).clone().context("it is lost")?,
             serial: self.serial,
             domain: Arc::clone(&self.domain),
             end: Arc::clone(&self.end),
@@ -407,6 +408,7 @@ impl DeviceModel for DmStub {
         // Its memory first: a domain is not gone while others map it.
         lock(&self.talk).take();
         lock(&self.area).take();
+        lock(&self.lifeline).take();
         if self.succeeded.load(Ordering::SeqCst) {
             return format!("another went on in domain {}", self.domid);
         }
@@ -478,6 +480,7 @@ impl DeviceModel for DmStub {
     }
 
     fn lost(&self) {
+        self.stop();
         self.service.release();
     }
 
@@ -517,7 +520,7 @@ impl DmStub {
             attached,
             serial,
             tried: AtomicU32::new(serial),
-            lifeline: Arc::clone(&self.lifeline),
+            lifeline: Mutex::new(lock(&self.lifeline).clone()),
             area: Mutex::new(lock(&self.area).clone()),
             service: Arc::clone(service),
             succeeded: AtomicBool::new(false),

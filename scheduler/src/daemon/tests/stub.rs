@@ -340,6 +340,14 @@ impl DeviceModel {
                 drop((end, control, pipe));
                 self.succeed(&area, offer, 1);
             }
+            "refuses-next" => {
+                drop((end, control, pipe));
+                let (control, _pipe) = self.offer_next(offer, 1);
+                assert!(matches!(control.recv(), Ok(ToDm::Start(_))));
+                let reason = "nothing of it is left".into();
+                control.send(&FromDm::Failed(reason)).unwrap();
+                serve(&control);
+            }
             "dies-attaching" => {
                 drop((end, control, pipe));
                 self.die_attaching(offer);
@@ -588,6 +596,18 @@ fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
     // It runs, as far as that can be without a device.
     w.guest.suspend();
     w.guest.resume();
+    drop(qemu);
+    w.f.gone();
+    w.nothing_left();
+}
+
+#[test]
+fn the_domain_of_a_guest_that_lost_its_vgpu_goes() {
+    let w = World::new("stub-refuses-next", "refuses-next");
+    let (qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    while w.f.note() != "destroyed" {}
+    assert_eq!(w.f.list()[0].state, State::Failed);
     drop(qemu);
     w.f.gone();
     w.nothing_left();
