@@ -586,9 +586,8 @@ fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
         "created vgpu-dm-9",
         "paused 9",
         "removed",
-        "reclaimed 4 of 9",
     ];
-    assert_eq!(w.notes(7), expected.map(str::to_owned).into());
+    assert_eq!(w.notes(6), expected.map(str::to_owned).into());
     assert_eq!(w.f.list()[0].state, State::Failed);
     let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     let failure = tree["failure"].as_str().unwrap();
