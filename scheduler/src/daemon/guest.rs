@@ -161,12 +161,13 @@ impl Guest {
             replay: orphan.is_some(),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), table)
         };
+        let area = seat.area()?;
         let made = Made {
             start: start.clone(),
-            kept: ours.kept,
+            // A domain's area is not to stay when another takes its place.
+            kept: area.is_some().then_some(ours.kept),
             limits: host.limits,
         };
-        let area = seat.area()?;
         let noted = |pid| {
             let Some(record) = orphan else {
                 // Until it has a record, its launcher waits, and goes with us.

@@ -537,6 +537,11 @@ impl World {
         (0..count).map(|_| self.f.note()).collect()
     }
 
+    /// What dom0 has of others.
+    fn mapped(&self) -> usize {
+        self.xen.grants_mapped_by(DomId(0))
+    }
+
     /// Nothing of the two domains is shared any more.
     fn nothing_left(&self) {
         while self.xen.grants_mapped_by(DomId(0)) + self.xen.ports_of(DomId(0)) > 0 {
@@ -592,6 +597,8 @@ fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
     let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     let failure = tree["failure"].as_str().unwrap();
     assert!(failure.contains("no memory"), "{failure}");
+    // Its domain is gone, and what was mapped of it.
+    w.nothing_left();
     // It runs, as far as that can be without a device.
     w.guest.suspend();
     w.guest.resume();
@@ -623,6 +630,7 @@ fn takes_its_place(role: &'static str) {
     let w = World::new(&format!("stub-{role}"), role);
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
     assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    let mapped = w.mapped();
     let read = |vcpu: u32| {
         let vcpu = w.guest.vcpu(vcpu).unwrap();
         thread::spawn(move || vcpu.mmio_read(BASE, 4).unwrap())
@@ -644,6 +652,10 @@ fn takes_its_place(role: &'static str) {
     assert_eq!(w.f.list()[0].state, State::Running);
     let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     assert_eq!(tree["device"]["pci"], "8086:1616");
+    // Of the domains that are gone nothing stays.
+    while w.mapped() > mapped {
+        thread::yield_now();
+    }
     drop(qemu);
     let notes = w.notes(2);
     assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());
