@@ -189,7 +189,8 @@ impl Talk {
     ) -> anyhow::Result<(u32, Self)> {
         let mut last = None;
         loop {
-            let offer = domain.offer(|o| wanted(o) && last != Some(o.serial), until)?;
+            let wanted = |o: &Offer| wanted(o) && last != Some(o.serial);
+            let offer = domain.next_offer(wanted, until)?;
             match Self::open(xen, DomId(domain.domid()), &offer) {
                 Ok(talk) => return Ok((offer.serial, talk)),
                 // Its offer stays until there is the next.

@@ -422,6 +422,9 @@ impl DeviceModel {
         assert!(matches!(control.recv(), Ok(ToDm::Start(_))));
         let looks = || self.store.0.lock().unwrap().looks;
         let before = looks();
+        // And one before it could not even offer.
+        let node = format!("{}/{STUB_FAILED}", self.folder);
+        self.store.write(&node, "no grants left");
         drop((control, pipe));
         while looks() == before {
             thread::yield_now();
