@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use grant_area::MappedArea;
@@ -14,6 +14,11 @@ use vgpu_sched::saved::MAX_DEVICE;
 
 /// How long a device model may take for an answer or to stop.
 pub const LIMIT: Duration = Duration::from_secs(2);
+
+/// What is left of the time until `until`.
+pub fn left_until(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
 
 /// What a device model says when it is attached.
 pub struct Attached {

@@ -20,7 +20,7 @@ use xen_glue::{DomId, Hypervisor};
 
 use super::service::Service;
 use super::{StubDomain, Stubs};
-use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT, unless_dead};
+use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT, left_until, unless_dead};
 use crate::daemon::records::Records;
 
 /// Between two looks whether what a process had open is closed.
@@ -147,8 +147,8 @@ impl WaitingStub {
                 let xen = &*self.service.stubs.xen;
                 (self.serial, self.talk) = Talk::next(xen, &self.domain, wanted, self.until)?;
             }
-            let left = self.until.saturating_duration_since(Instant::now());
-            self.talk.start(start.clone(), device, left, &self.service)
+            let until = self.until;
+            self.talk.start(start.clone(), device, until, &self.service)
         });
         self.service.release();
         let attached = attached.or_else(|e| {
@@ -201,15 +201,19 @@ impl Talk {
     }
 
     /// Tells a device model what to serve, with the device to restore, and waits
-    /// at most `limit` until it is attached.
+    /// until it is attached, all in all no longer than `until`.
     fn start(
         &self,
         start: StartDm,
         device: Option<&[u8]>,
-        limit: Duration,
+        until: Instant,
         service: &Service,
     ) -> anyhow::Result<Attached> {
-        self.connection.set_limit(Some(limit));
+        let recv = || {
+            self.connection.set_limit(Some(left_until(until)));
+            self.connection.recv()
+        };
+        self.connection.set_limit(Some(left_until(until)));
         let message = ToDm::Start(start);
         let sent = self
             .connection
@@ -218,7 +222,7 @@ impl Talk {
         let hear = || -> anyhow::Result<FromDm> {
             // Each of the two once.
             for _ in 0..2 {
-                let said = self.connection.recv()?;
+                let said = recv()?;
                 match said {
                     FromDm::PageAt { gfn } => lock(&service.pages).page_at(gfn)?,
                     FromDm::Enabled => lock(&service.pages).enabled()?,
@@ -226,7 +230,7 @@ impl Talk {
                 }
                 self.connection.send(&ToDm::Proceed)?;
             }
-            Ok(self.connection.recv()?)
+            Ok(recv()?)
         };
         let said = sent.and_then(|()| hear());
         Attached::heard(said.context("the device model did not attach")?)
@@ -510,8 +514,7 @@ impl DmStub {
         };
         let (serial, talk) = next.map_err(|e| self.as_death(e))?;
         self.tried.store(serial, Ordering::SeqCst);
-        let left = until.saturating_duration_since(Instant::now());
-        let attached = talk.start(start, None, left, service)?;
+        let attached = talk.start(start, None, until, service)?;
         let next = Self {
             talk: Mutex::new(Some(talk)),
             domid: self.domid,
@@ -547,8 +550,7 @@ impl DmStub {
             ..start
         };
         // It may be gone already, too.
-        let limit = stub.until.saturating_duration_since(Instant::now());
-        let attached = stub.talk.start(start, None, limit, service);
+        let attached = stub.talk.start(start, None, stub.until, service);
         let attached = attached.map_err(|e| match stub.domain.alive() {
             Ok(()) => e,
             Err(how) => anyhow::Error::from(ControlError::Closed).context(format!("{how:#}")),
