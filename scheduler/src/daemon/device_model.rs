@@ -63,8 +63,9 @@ pub trait DeviceModel: Send + Sync {
     /// What it said when it attached.
     fn attached(&self) -> &Attached;
 
-    /// Asks, and waits at most `limit` for the answer. Answers to questions
-    /// that were given up are not taken for it.
+    /// Asks, and waits at most `limit` for the answer, whatever comes before it.
+    /// Answers to questions that were given up are not taken for it; nothing more
+    /// is asked before they are there.
     ///
     /// # Errors
     /// When it does not answer, or why it did not do it.

@@ -582,27 +582,31 @@ impl DmStub {
         let Some(talk) = talk.as_mut() else {
             bail!("the device model's domain is gone");
         };
-        talk.connection.set_limit(Some(limit));
-        talk.connection.send(message)?;
-        talk.owed += 1;
-        loop {
+        let until = Instant::now() + limit;
+        let hear = |talk: &mut Talk| -> anyhow::Result<(FromDm, Vec<u8>)> {
+            talk.connection.set_limit(Some(left_until(until)));
             // An answer that is owed may have the most attached that any may.
             let answer = talk.connection.recv_with(MAX_DEVICE);
-            let (answer, attached): (FromDm, _) = answer.context("the device model's domain")?;
+            let answer = answer.context("the device model's domain")?;
             talk.owed -= 1;
-            if talk.owed > 0 {
-                continue;
-            }
-            if attached.len() > most {
-                bail!(
-                    "the device model attached {} bytes to {answer:?}",
-                    attached.len()
-                );
-            }
-            return match answer {
-                FromDm::Refused(reason) => bail!(reason),
-                answer => Ok((answer, attached)),
-            };
+            Ok(answer)
+        };
+        while talk.owed > 0 {
+            hear(talk)?;
+        }
+        talk.connection.set_limit(Some(left_until(until)));
+        talk.connection.send(message)?;
+        talk.owed += 1;
+        let (answer, attached) = hear(talk)?;
+        if attached.len() > most {
+            bail!(
+                "the device model attached {} bytes to {answer:?}",
+                attached.len()
+            );
+        }
+        match answer {
+            FromDm::Refused(reason) => bail!(reason),
+            answer => Ok((answer, attached)),
         }
     }
 }

@@ -13,8 +13,8 @@ use fake_xen::{Domain, DomainConfig, FakeXen};
 use grant_area::{GrantedArea, GrantedControl, Offer};
 use serde_json::{Value, json};
 use vgpu_control::{
-    ClientRequest, Disturb, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER, STUB_ORDER,
-    State, StubOrder, ToDm,
+    ClientRequest, ControlError, Disturb, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER,
+    STUB_ORDER, State, StubOrder, ToDm,
 };
 use vgpu_ring::{AreaConfig, Doorbell, EventBell, Request};
 use xen_glue::{DomId, DomainState, Hypervisor, IoreqPage, IoreqState, VcpuIoreqs};
@@ -348,6 +348,20 @@ impl DeviceModel {
                 control.send(&FromDm::Failed(reason)).unwrap();
                 serve(&control);
             }
+            "late" => {
+                assert!(matches!(control.recv(), Ok(ToDm::Inspect)));
+                while !self.store.0.lock().unwrap().nodes.contains_key("go") {
+                    thread::yield_now();
+                }
+                control.set_limit(Some(Duration::ZERO));
+                // Nothing more is asked of one that owes an answer.
+                let more = control.recv::<ToDm>();
+                assert!(matches!(more, Err(ControlError::TimedOut)), "{more:?}");
+                control.set_limit(None);
+                let late = FromDm::Tree(json!("late"));
+                control.send(&late).unwrap();
+                serve(&control);
+            }
             "dies-attaching" => {
                 drop((end, control, pipe));
                 self.die_attaching(offer);
@@ -620,6 +634,20 @@ fn the_domain_of_a_guest_that_lost_its_vgpu_goes() {
     drop(qemu);
     w.f.gone();
     w.nothing_left();
+}
+
+#[test]
+fn no_late_answer_is_taken_for_another() {
+    let w = World::new("stub-late", "late");
+    let (_qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    let dm = w.f.daemon.as_ref().unwrap().guest(9).unwrap().dm();
+    for _ in 0..3 {
+        assert!(dm.ask(&ToDm::Inspect, Duration::ZERO).is_err());
+    }
+    w.store.write("go", "");
+    let answer = dm.ask(&ToDm::Inspect, Duration::from_secs(60)).unwrap();
+    assert_eq!(answer, FromDm::Tree(json!({"pci": "8086:1616"})));
 }
 
 #[test]
