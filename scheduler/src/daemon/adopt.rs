@@ -81,7 +81,8 @@ fn end_unless_used(stub: u16, shared: &Shared) {
     }
 }
 
-/// Nobody serves the guest's device: its accesses give all ones.
+/// Nobody serves the guest's device: its accesses give all ones, or hang where its
+/// device model had a domain of its own.
 fn give_up(record: &GuestRecord, shared: &Shared) {
     let domid = record.domid;
     if let Some(dm) = record.dm
