@@ -6,6 +6,7 @@
 //! what the area keeps.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -36,20 +37,38 @@ pub fn adopt_all(shared: &Shared) {
         log::error!("{e:#}; guests that run are not found");
         Vec::new()
     });
-    for record in records {
-        let domid = record.domid;
-        match adopt(&record, shared) {
-            Ok(()) => log::info!("domain {domid}: vGPU adopted"),
-            Err(e) => {
-                log::error!("domain {domid}: vGPU not adopted: {e:#}");
-                give_up(&record, shared);
+    // A stub domain may take all the time there is: they take it at once, and
+    // nobody waits for them.
+    let (slow, fast): (Vec<_>, Vec<_>) = records.iter().partition(|r| r.stub.is_some());
+    for record in fast {
+        adopt_or_give_up(record, shared);
+    }
+    thread::scope(|scope| {
+        for record in slow {
+            let name = format!("adopt{}", record.domid);
+            let thread = thread::Builder::new().name(name);
+            let spawned = thread.spawn_scoped(scope, move || adopt_or_give_up(record, shared));
+            if let Err(e) = spawned {
+                log::warn!("domain {}: no thread to adopt it: {e}", record.domid);
+                adopt_or_give_up(record, shared);
             }
         }
-    }
+    });
     for stub in stubs {
         end_unless_used(stub, shared);
     }
     shared.platform.adopted_all();
+}
+
+fn adopt_or_give_up(record: &GuestRecord, shared: &Shared) {
+    let domid = record.domid;
+    match adopt(record, shared) {
+        Ok(()) => log::info!("domain {domid}: vGPU adopted"),
+        Err(e) => {
+            log::error!("domain {domid}: vGPU not adopted: {e:#}");
+            give_up(record, shared);
+        }
+    }
 }
 
 /// The domains that vgpud has made for device models.
@@ -81,7 +100,8 @@ fn end_unless_used(stub: u16, shared: &Shared) {
     }
 }
 
-/// Nobody serves the guest's device: its accesses give all ones.
+/// Nobody serves the guest's device: its accesses give all ones, or hang where its
+/// device model had a domain of its own.
 fn give_up(record: &GuestRecord, shared: &Shared) {
     let domid = record.domid;
     if let Some(dm) = record.dm

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use grant_area::MappedArea;
@@ -14,6 +14,11 @@ use vgpu_sched::saved::MAX_DEVICE;
 
 /// How long a device model may take for an answer or to stop.
 pub const LIMIT: Duration = Duration::from_secs(2);
+
+/// What is left of the time until `until`.
+pub fn left_until(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
 
 /// What a device model says when it is attached.
 pub struct Attached {
@@ -58,8 +63,9 @@ pub trait DeviceModel: Send + Sync {
     /// What it said when it attached.
     fn attached(&self) -> &Attached;
 
-    /// Asks, and waits at most `limit` for the answer. Answers to questions
-    /// that were given up are not taken for it.
+    /// Asks, and waits at most `limit` for the answer, whatever comes before it.
+    /// Answers to questions that were given up are not taken for it; nothing more
+    /// is asked before they are there.
     ///
     /// # Errors
     /// When it does not answer, or why it did not do it.
@@ -115,6 +121,32 @@ pub trait Home {
 /// not what it said.
 pub fn died(error: &anyhow::Error) -> bool {
     error.downcast_ref::<ControlError>().is_some()
+}
+
+/// Starts a device model, and another when it dies, at most `deaths` times. `start`
+/// hears whether one died before. One that falls silent has used up the time that
+/// there is.
+///
+/// # Errors
+/// Those of the last start.
+pub fn unless_dead<T>(
+    deaths: usize,
+    mut start: impl FnMut(bool) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut died_so_far = 0;
+    loop {
+        match start(died_so_far > 0) {
+            Err(e)
+                if died_so_far < deaths
+                    && died(&e)
+                    && !matches!(e.downcast_ref(), Some(ControlError::TimedOut)) =>
+            {
+                died_so_far += 1;
+                log::warn!("{e:#}; another device model is started");
+            }
+            started => return started,
+        }
+    }
 }
 
 impl dyn DeviceModel + '_ {

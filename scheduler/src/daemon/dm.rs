@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,7 +19,7 @@ use vgpu_ring::{DeviceBells, SharedArea};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 
-use super::device_model::{Attached, DeviceModel, Home, LIMIT};
+use super::device_model::{Attached, DeviceModel, Home, LIMIT, left_until};
 
 /// How a device model is run.
 #[derive(Clone, Debug)]
@@ -183,8 +183,9 @@ impl DmProcess {
         limit: Duration,
     ) -> anyhow::Result<FromDm> {
         let talk = &mut *lock(&self.talk);
-        talk.connection.set_limit(Some(limit))?;
+        let until = Instant::now() + limit;
         let hear = |talk: &mut Talk| -> anyhow::Result<FromDm> {
+            talk.connection.set_limit(Some(left_until(until)))?;
             let answer = talk.connection.recv().context("the device model")?;
             talk.owed -= 1;
             Ok(answer.0)
@@ -192,6 +193,7 @@ impl DmProcess {
         while talk.owed > 0 {
             hear(talk)?;
         }
+        talk.connection.set_limit(Some(left_until(until)))?;
         talk.connection.send(message, fds)?;
         talk.owed += 1;
         match hear(talk)? {

@@ -161,12 +161,13 @@ impl Guest {
             replay: orphan.is_some(),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), table)
         };
+        let area = seat.area()?;
         let made = Made {
             start: start.clone(),
-            kept: ours.kept,
+            // A domain's area is not to stay when another takes its place.
+            kept: area.is_some().then_some(ours.kept),
             limits: host.limits,
         };
-        let area = seat.area()?;
         let noted = |pid| {
             let Some(record) = orphan else {
                 // Until it has a record, its launcher waits, and goes with us.
@@ -180,7 +181,10 @@ impl Guest {
                 log::warn!("domain {domid}: {e:#}");
             }
         };
-        let dm = seat.attach(start, restored.map(|s| s.device.as_slice()), &noted)?;
+        let device = restored.map(|s| s.device.as_slice());
+        // One that takes another's place may die, as any that does.
+        let deaths = orphan.map_or(0, |_| host.limits.crashes.deaths);
+        let dm = seat.attach(start, device, deaths, &noted)?;
         let attaching = began.elapsed();
         if orphan.is_some()
             && let Some(gfn) = dm.table()
@@ -306,6 +310,7 @@ impl Guest {
         // Out of the lock before the worker is waited for.
         let running = lock(&self.running).take();
         drop(running);
+        *lock(&self.way) = None;
     }
 
     /// Ends the QMP proxy. Before the domain's place is free: the next guest

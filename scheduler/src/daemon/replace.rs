@@ -105,7 +105,7 @@ impl Deaths {
 pub struct Models {
     now: Mutex<Arc<dyn DeviceModel>>,
     start: StartDm,
-    kept: KeptPart,
+    kept: Option<KeptPart>,
     limits: Limits,
     deaths: Mutex<Deaths>,
 }
@@ -114,8 +114,8 @@ pub struct Models {
 pub struct Made {
     /// What the first was told.
     pub start: StartDm,
-    /// What they keep.
-    pub kept: KeptPart,
+    /// What they keep, if they are processes of dom0.
+    pub kept: Option<KeptPart>,
     /// How long things may take.
     pub limits: Limits,
 }
@@ -164,7 +164,7 @@ impl Models {
         match self.now().place() {
             Place::Process(pid) => {
                 let limit = self.limits.heartbeat;
-                Some(Heartbeat::new(limit, pid, self.kept.clone()))
+                Some(Heartbeat::new(limit, pid, self.kept.clone()?))
             }
             Place::Domain(_) => None,
         }

@@ -10,7 +10,7 @@ use vgpu_config::VgpuSpec;
 use vgpu_control::StartDm;
 use vgpu_ring::{AreaConfig, Bells, DaemonEnd, EventBell, SharedArea};
 
-use super::device_model::DeviceModel;
+use super::device_model::{DeviceModel, unless_dead};
 use super::dm::{DmProcess, ProcessSeat, memory_file};
 use super::server::Host;
 use super::stub::WaitingStub;
@@ -108,7 +108,8 @@ impl Seat {
         }
     }
 
-    /// Has it attach to its guest, with the device to restore. The id of a
+    /// Has it attach to its guest, with the device to restore, and at most
+    /// `deaths` times another when it dies before that is done. The id of a
     /// process is `noted` before that hears anything.
     ///
     /// # Errors
@@ -117,20 +118,19 @@ impl Seat {
         self,
         start: StartDm,
         device: Option<&[u8]>,
+        deaths: usize,
         noted: &dyn Fn(i32),
     ) -> anyhow::Result<Arc<dyn DeviceModel>> {
         match self {
             Self::Process(seat) => {
                 let device = device.map(memory_file).transpose();
                 let device = device.context("no memory for the device's state")?;
-                Ok(Arc::new(DmProcess::start(
-                    seat,
-                    start,
-                    device.as_ref(),
-                    noted,
-                )?))
+                Ok(Arc::new(unless_dead(deaths, |_| {
+                    let seat = Arc::clone(&seat);
+                    DmProcess::start(seat, start.clone(), device.as_ref(), noted)
+                })?))
             }
-            Self::Stub(stub) => Ok(Arc::new(stub.attach(start, device)?)),
+            Self::Stub(stub) => Ok(Arc::new(stub.attach(start, device, deaths)?)),
         }
     }
 }

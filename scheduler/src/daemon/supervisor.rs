@@ -5,6 +5,7 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use vgpu_control::Place;
 use vgpu_heartbeat::{EVERY, Heartbeat};
 use vgpu_ring::{Doorbell, EventBell};
 
@@ -70,10 +71,15 @@ fn watch(guest: &Guest, platform: &dyn Platform) {
             break;
         }
     }
-    // A device model that stops when asked has destroyed its server.
-    if let Err(e) = platform.reclaim(domid, guest.dm().server()) {
+    // A device model that stops when asked has destroyed its server. That of a stub
+    // domain goes with the domain, and the number is only what the domain says.
+    let dm = guest.dm();
+    if let Place::Process(_) = dm.place()
+        && let Err(e) = platform.reclaim(domid, dm.server())
+    {
         log::warn!("domain {domid}: {e:#}");
     }
+    drop(dm);
     let happened = next(guest, false);
     log::info!("domain {domid}: {happened:?}");
 }
@@ -90,8 +96,9 @@ fn lose(guest: &Guest, platform: &dyn Platform, reason: &str) {
         }
     }
     guest.dm().kill();
-    guest.dm().lost();
+    // First what of its area is ours: a domain is not gone while others map it.
     guest.fail(&reason);
+    guest.dm().lost();
 }
 
 /// Waits for what happens next; with `vgpu` false only for the end.

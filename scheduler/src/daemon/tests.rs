@@ -73,6 +73,10 @@ fn fake_dm() {
             connection.send(&reason, &[]).unwrap();
             return;
         }
+        "dies-attaching" if end.ggtt.load(8) == 0 => {
+            end.ggtt.store(8, 1);
+            return;
+        }
         "silent" => {
             // Until it is killed.
             let _ = connection.recv::<ToDm>();

@@ -1,7 +1,7 @@
 //! A guest's device model in a domain of its own.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use xen_glue::{DomId, Hypervisor};
 
 use super::service::Service;
 use super::{StubDomain, Stubs};
-use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT};
+use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT, left_until, unless_dead};
 use crate::daemon::records::Records;
 
 /// Between two looks whether what a process had open is closed.
@@ -111,11 +111,11 @@ impl WaitingStub {
             }
         };
         // Not one from before, which is about to end.
-        let offer = domain.offer(|offer| offer.comings == area.coming(), until)?;
-        let talk = Talk::open(&*stubs.xen, domid, &offer).with_context(what)?;
+        let wanted = |offer: &Offer| offer.comings == area.coming();
+        let (serial, talk) = Talk::next(&*stubs.xen, &domain, wanted, until)?;
         let waiting = Self {
             domain,
-            serial: offer.serial,
+            serial,
             lifeline: area.lifeline(),
             talk,
             area: Area::clone(&area),
@@ -126,17 +126,30 @@ impl WaitingStub {
     }
 
     /// Tells it what to serve, with the device to restore, and waits until it
-    /// is attached.
+    /// is attached. As long as it dies, at most `deaths` times, the next in the
+    /// domain is told.
     ///
     /// # Errors
     /// What it says, or how it failed to say anything.
-    pub fn attach(self, start: StartDm, device: Option<&[u8]>) -> anyhow::Result<DmStub> {
-        let left = self.until.saturating_duration_since(Instant::now());
+    pub fn attach(
+        mut self,
+        start: StartDm,
+        device: Option<&[u8]>,
+        deaths: usize,
+    ) -> anyhow::Result<DmStub> {
         if start.recover.is_some() {
             // As for any successor.
             self.service.hold()?;
         }
-        let attached = self.talk.start(start, device, left, &self.service);
+        let attached = unless_dead(deaths, |before| {
+            if before {
+                let wanted = |offer: &Offer| offer.serial != self.serial;
+                let xen = &*self.service.stubs.xen;
+                (self.serial, self.talk) = Talk::next(xen, &self.domain, wanted, self.until)?;
+            }
+            let until = self.until;
+            self.talk.start(start.clone(), device, until, &self.service)
+        });
         self.service.release();
         let attached = attached.or_else(|e| {
             // The domain's end says more than that of its memory.
@@ -166,16 +179,41 @@ impl Talk {
         })
     }
 
+    /// The first pipe that is offered by one that is `wanted` and not dead by
+    /// now, and the number of that.
+    fn next(
+        xen: &dyn Hypervisor,
+        domain: &StubDomain,
+        wanted: impl Fn(&Offer) -> bool,
+        until: Instant,
+    ) -> anyhow::Result<(u32, Self)> {
+        let mut last = None;
+        loop {
+            let wanted = |o: &Offer| wanted(o) && last != Some(o.serial);
+            let offer = domain.next_offer(wanted, until)?;
+            match Self::open(xen, DomId(domain.domid()), &offer) {
+                Ok(talk) => return Ok((offer.serial, talk)),
+                // Its offer stays until there is the next.
+                Err(e) => log::debug!("what {domain:?} offers: {e}"),
+            }
+            last = Some(offer.serial);
+        }
+    }
+
     /// Tells a device model what to serve, with the device to restore, and waits
-    /// at most `limit` until it is attached.
+    /// until it is attached, all in all no longer than `until`.
     fn start(
         &self,
         start: StartDm,
         device: Option<&[u8]>,
-        limit: Duration,
+        until: Instant,
         service: &Service,
     ) -> anyhow::Result<Attached> {
-        self.connection.set_limit(Some(limit));
+        let recv = || {
+            self.connection.set_limit(Some(left_until(until)));
+            self.connection.recv()
+        };
+        self.connection.set_limit(Some(left_until(until)));
         let message = ToDm::Start(start);
         let sent = self
             .connection
@@ -184,7 +222,7 @@ impl Talk {
         let hear = || -> anyhow::Result<FromDm> {
             // Each of the two once.
             for _ in 0..2 {
-                let said = self.connection.recv()?;
+                let said = recv()?;
                 match said {
                     FromDm::PageAt { gfn } => lock(&service.pages).page_at(gfn)?,
                     FromDm::Enabled => lock(&service.pages).enabled()?,
@@ -192,7 +230,7 @@ impl Talk {
                 }
                 self.connection.send(&ToDm::Proceed)?;
             }
-            Ok(self.connection.recv()?)
+            Ok(recv()?)
         };
         let said = sent.and_then(|()| hear());
         Attached::heard(said.context("the device model did not attach")?)
@@ -224,7 +262,10 @@ pub struct DmStub {
     watcher: Mutex<Option<thread::JoinHandle<()>>>,
     attached: Attached,
     serial: u32,
-    lifeline: Arc<Lifeline>,
+    /// The last that was told to take its place, its own number before that.
+    tried: AtomicU32,
+    /// Holds on to the area, too.
+    lifeline: Mutex<Option<Arc<Lifeline>>>,
     /// `None` once it is let go of.
     area: Mutex<Option<Area>>,
     service: Arc<Service>,
@@ -243,7 +284,8 @@ impl DmStub {
             watcher: Mutex::default(),
             attached,
             serial: waiting.serial,
-            lifeline: Arc::new(waiting.lifeline),
+            tried: AtomicU32::new(waiting.serial),
+            lifeline: Mutex::new(Some(Arc::new(waiting.lifeline))),
             area: Mutex::new(Some(waiting.area)),
             service: waiting.service,
             succeeded: AtomicBool::new(false),
@@ -256,7 +298,7 @@ impl DmStub {
     fn watch(&self) -> anyhow::Result<()> {
         let watcher = Watcher {
             domid: self.domid,
-            lifeline: Arc::clone(&self.lifeline),
+            lifeline: lock(&self.lifeline).clone().context("it is lost")?,
             serial: self.serial,
             domain: Arc::clone(&self.domain),
             end: Arc::clone(&self.end),
@@ -371,6 +413,7 @@ impl DeviceModel for DmStub {
         // Its memory first: a domain is not gone while others map it.
         lock(&self.talk).take();
         lock(&self.area).take();
+        lock(&self.lifeline).take();
         if self.succeeded.load(Ordering::SeqCst) {
             return format!("another went on in domain {}", self.domid);
         }
@@ -386,8 +429,21 @@ impl DeviceModel for DmStub {
     }
 
     fn kill(&self) -> String {
-        // One that hangs can only end with its domain, which has to stay.
         self.stop_watching();
+        // Its domain has to stay: the first process there kills it, or the last
+        // that was to take its place, if that is alive. First, so that nobody
+        // waits for its answer any more.
+        if let Some(domain) = &*lock(&self.domain)
+            && domain.alive().is_ok()
+        {
+            let order = StubOrder {
+                serial: self.tried.load(Ordering::SeqCst),
+                how: Disturb::Kill,
+            };
+            if let Err(e) = domain.order(order) {
+                log::warn!("domain {}: {e:#}", self.domid);
+            }
+        }
         lock(&self.talk).take();
         format!("in domain {}", self.domid)
     }
@@ -411,8 +467,8 @@ impl DeviceModel for DmStub {
                 self.in_another_domain(start, home)
             }
         }?;
-        self.succeeded.store(true, Ordering::SeqCst);
         self.service.answered()?;
+        self.succeeded.store(true, Ordering::SeqCst);
         self.service.release();
         Ok(Arc::new(next))
     }
@@ -429,6 +485,7 @@ impl DeviceModel for DmStub {
     }
 
     fn lost(&self) {
+        self.stop();
         self.service.release();
     }
 
@@ -448,15 +505,16 @@ impl DmStub {
         let service = &self.service;
         let until = Instant::now() + service.stubs.config.limit;
         let domid = DomId(self.domid);
-        let offer = match &*lock(&self.domain) {
-            Some(domain) => domain.offer(|offer| offer.serial != self.serial, until),
+        // The last may have died before it was attached; its offer is still there.
+        let tried = self.tried.load(Ordering::SeqCst);
+        let wanted = |offer: &Offer| offer.serial != tried;
+        let next = match &*lock(&self.domain) {
+            Some(domain) => Talk::next(&*service.stubs.xen, domain, wanted, until),
             None => bail!("{domid} is gone"),
         };
-        let offer = offer.map_err(|e| self.as_death(e))?;
-        let talk = Talk::open(&*service.stubs.xen, domid, &offer);
-        let talk = talk.with_context(|| format!("what {domid} offers"))?;
-        let left = until.saturating_duration_since(Instant::now());
-        let attached = talk.start(start, None, left, service)?;
+        let (serial, talk) = next.map_err(|e| self.as_death(e))?;
+        self.tried.store(serial, Ordering::SeqCst);
+        let attached = talk.start(start, None, until, service)?;
         let next = Self {
             talk: Mutex::new(Some(talk)),
             domid: self.domid,
@@ -464,8 +522,9 @@ impl DmStub {
             end: End::new()?,
             watcher: Mutex::default(),
             attached,
-            serial: offer.serial,
-            lifeline: Arc::clone(&self.lifeline),
+            serial,
+            tried: AtomicU32::new(serial),
+            lifeline: Mutex::new(lock(&self.lifeline).clone()),
             area: Mutex::new(lock(&self.area).clone()),
             service: Arc::clone(service),
             succeeded: AtomicBool::new(false),
@@ -491,8 +550,7 @@ impl DmStub {
             ..start
         };
         // It may be gone already, too.
-        let limit = stub.until.saturating_duration_since(Instant::now());
-        let attached = stub.talk.start(start, None, limit, service);
+        let attached = stub.talk.start(start, None, stub.until, service);
         let attached = attached.map_err(|e| match stub.domain.alive() {
             Ok(()) => e,
             Err(how) => anyhow::Error::from(ControlError::Closed).context(format!("{how:#}")),
@@ -524,27 +582,31 @@ impl DmStub {
         let Some(talk) = talk.as_mut() else {
             bail!("the device model's domain is gone");
         };
-        talk.connection.set_limit(Some(limit));
-        talk.connection.send(message)?;
-        talk.owed += 1;
-        loop {
+        let until = Instant::now() + limit;
+        let hear = |talk: &mut Talk| -> anyhow::Result<(FromDm, Vec<u8>)> {
+            talk.connection.set_limit(Some(left_until(until)));
             // An answer that is owed may have the most attached that any may.
             let answer = talk.connection.recv_with(MAX_DEVICE);
-            let (answer, attached): (FromDm, _) = answer.context("the device model's domain")?;
+            let answer = answer.context("the device model's domain")?;
             talk.owed -= 1;
-            if talk.owed > 0 {
-                continue;
-            }
-            if attached.len() > most {
-                bail!(
-                    "the device model attached {} bytes to {answer:?}",
-                    attached.len()
-                );
-            }
-            return match answer {
-                FromDm::Refused(reason) => bail!(reason),
-                answer => Ok((answer, attached)),
-            };
+            Ok(answer)
+        };
+        while talk.owed > 0 {
+            hear(talk)?;
+        }
+        talk.connection.set_limit(Some(left_until(until)));
+        talk.connection.send(message)?;
+        talk.owed += 1;
+        let (answer, attached) = hear(talk)?;
+        if attached.len() > most {
+            bail!(
+                "the device model attached {} bytes to {answer:?}",
+                attached.len()
+            );
+        }
+        match answer {
+            FromDm::Refused(reason) => bail!(reason),
+            answer => Ok((answer, attached)),
         }
     }
 }

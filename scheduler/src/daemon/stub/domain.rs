@@ -111,6 +111,28 @@ impl StubDomain {
     /// # Errors
     /// When it ends, fails, or takes longer than `until`.
     pub fn offer(&self, wanted: impl Fn(&Offer) -> bool, until: Instant) -> anyhow::Result<Offer> {
+        self.look_for(wanted, until, false)
+    }
+
+    /// The same for a successor. That one failed is no last word: others come
+    /// after it, and it may be one of before.
+    ///
+    /// # Errors
+    /// When the domain ends, or for what takes longer than `until`.
+    pub fn next_offer(
+        &self,
+        wanted: impl Fn(&Offer) -> bool,
+        until: Instant,
+    ) -> anyhow::Result<Offer> {
+        self.look_for(wanted, until, true)
+    }
+
+    fn look_for(
+        &self,
+        wanted: impl Fn(&Offer) -> bool,
+        until: Instant,
+        more_come: bool,
+    ) -> anyhow::Result<Offer> {
         let domid = self.domid;
         let mut watch = self.toolstack.watch(&folder(domid))?;
         loop {
@@ -121,13 +143,15 @@ impl StubDomain {
                     return Ok(offer);
                 }
             }
-            if let Some(reason) = node(vgpu_control::STUB_FAILED)? {
+            let left = until.saturating_duration_since(Instant::now());
+            if (!more_come || left.is_zero())
+                && let Some(reason) = node(vgpu_control::STUB_FAILED)?
+            {
                 // A stub domain is not trusted with our log.
                 let reason: String = reason.chars().take(200).collect();
                 bail!("domain {domid}: {}", reason.escape_debug());
             }
             self.alive()?;
-            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 bail!("domain {domid} offers no shared area in time");
             }

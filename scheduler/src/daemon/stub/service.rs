@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use vgpu_control::ControlError;
 use vgpu_sched::sync::lock;
 use xen_glue::{DomId, IoreqPages};
 
@@ -80,12 +81,13 @@ impl Service {
     /// there.
     ///
     /// # Errors
-    /// When the device model does not answer it.
+    /// When the device model does not answer it: it fell silent, or died.
     pub fn answered(&self) -> anyhow::Result<()> {
         let until = Instant::now() + LIMIT;
         while !lock(&self.pages).settle() {
             if Instant::now() >= until {
-                bail!("its device model does not answer what its vCPUs wait for");
+                return Err(ControlError::TimedOut)
+                    .context("its device model does not answer what its vCPUs wait for");
             }
             thread::sleep(LOOK);
         }

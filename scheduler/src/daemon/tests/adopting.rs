@@ -65,6 +65,15 @@ fn a_guest_goes_on_with_the_next_vgpud() {
 }
 
 #[test]
+fn a_device_model_that_dies_while_it_attaches_is_replaced() {
+    let (dir, qemu, _) = killed("adopts-twice");
+    let f = Fixture::start(dir, "dies-attaching", |_| None);
+    assert_eq!(f.list()[0].state, State::Running);
+    drop(qemu);
+    f.gone();
+}
+
+#[test]
 fn a_guest_that_is_another_or_gone_is_not_adopted() {
     for what in ["uuid", "qemu", "area"] {
         let (dir, qemu, dm) = killed(what);

@@ -13,7 +13,8 @@ use fake_xen::{Domain, DomainConfig, FakeXen};
 use grant_area::{GrantedArea, GrantedControl, Offer};
 use serde_json::{Value, json};
 use vgpu_control::{
-    ClientRequest, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER, State, ToDm,
+    ClientRequest, ControlError, Disturb, FromDm, PipeConnection, Place, STUB_FAILED, STUB_OFFER,
+    STUB_ORDER, State, StubOrder, ToDm,
 };
 use vgpu_ring::{AreaConfig, Doorbell, EventBell, Request};
 use xen_glue::{DomId, DomainState, Hypervisor, IoreqPage, IoreqState, VcpuIoreqs};
@@ -42,6 +43,8 @@ impl Watch for Bell {
 #[derive(Default)]
 struct Tree {
     nodes: BTreeMap<String, String>,
+    /// How often vgpud has read an offer.
+    looks: u32,
     ended: BTreeMap<u16, DomainState>,
     /// Domains for device models.
     made: BTreeSet<u16>,
@@ -132,6 +135,8 @@ impl Toolstack for FakeToolstack {
         let role = match (self.role, self.domains.lock().unwrap().len()) {
             ("dies-anew", 2) => "dies-in-turn",
             ("dies-anew", 3) => "succeeds",
+            ("dies-silent", 2) => "says-nothing",
+            ("dies-silent", 3) => "answers-both",
             (role, _) => role,
         };
         thread::spawn(move || model.run(role));
@@ -178,7 +183,9 @@ impl Toolstack for FakeToolstack {
     }
 
     fn read(&self, path: &str) -> anyhow::Result<Option<String>> {
-        Ok(self.store.0.lock().unwrap().nodes.get(path).cloned())
+        let tree = &mut *self.store.0.lock().unwrap();
+        tree.looks += u32::from(path.ends_with(STUB_OFFER));
+        Ok(tree.nodes.get(path).cloned())
     }
 
     fn write(&self, path: &str, value: &str) -> anyhow::Result<()> {
@@ -186,7 +193,14 @@ impl Toolstack for FakeToolstack {
         Ok(())
     }
 
-    fn watch(&self, _path: &str) -> anyhow::Result<Box<dyn Watch>> {
+    fn watch(&self, path: &str) -> anyhow::Result<Box<dyn Watch>> {
+        if self.role == "unwatched" && path == "@releaseDomain" {
+            // The first time.
+            let nodes = &mut self.store.0.lock().unwrap().nodes;
+            if nodes.insert("refused".into(), path.into()).is_none() {
+                anyhow::bail!("xenstore has no watch to spare");
+            }
+        }
         let bell = EventBell::new()?;
         let ours = bell.try_clone()?;
         self.store.change(|tree| tree.bells.push(ours));
@@ -254,14 +268,15 @@ impl DeviceModel {
             panic!("no start");
         };
         assert_eq!((start.domid, start.slot), (9, 5));
-        let successor = role == "dies-in-turn" || role == "succeeds";
+        let successor =
+            ["dies-in-turn", "succeeds", "says-nothing", "answers-both"].contains(&role);
         assert_eq!(start.recover.is_some(), successor);
         assert_eq!(start.anew, successor);
         if role == "refuses" {
             let reason = "the domain has no such thing".into();
             return control.send(&FromDm::Failed(reason)).unwrap();
         }
-        let anew = successor || role == "dies-anew";
+        let anew = successor || ["dies-anew", "dies-silent"].contains(&role);
         let served = anew.then(|| self.serve_requests(&control));
         if role == "dies-in-turn" {
             // One of the two is answered.
@@ -273,6 +288,14 @@ impl DeviceModel {
             confined: None,
             table: None,
         };
+        if role == "says-nothing" {
+            // To the guest.
+            control.send(&attached).unwrap();
+            return serve(&control);
+        }
+        if role == "answers-both" {
+            served.as_ref().unwrap().answer(0, 70);
+        }
         if successor {
             self.succeed_anew(&area, &served.unwrap());
             control.send(&attached).unwrap();
@@ -289,7 +312,7 @@ impl DeviceModel {
                 }
                 self.end();
             }
-            "dies-anew" => {
+            "dies-anew" | "dies-silent" => {
                 let served = served.unwrap();
                 while (0..2).any(|vcpu| served.page.state(vcpu) == Ok(IoreqState::None)) {
                     thread::yield_now();
@@ -298,7 +321,51 @@ impl DeviceModel {
             }
             "dies-once" => {
                 drop((end, control, pipe));
-                self.succeed(&area, offer);
+                self.succeed(&area, offer, 1);
+            }
+            "unwatched" => {
+                let node = format!("{}/{STUB_ORDER}", self.folder);
+                let ordered = || self.store.0.lock().unwrap().nodes.get(&node).cloned();
+                let order = loop {
+                    match ordered() {
+                        Some(order) => break order.parse(),
+                        None => thread::yield_now(),
+                    }
+                };
+                let kill = StubOrder {
+                    serial: 0,
+                    how: Disturb::Kill,
+                };
+                assert_eq!(order, Ok(kill));
+                drop((end, control, pipe));
+                self.succeed(&area, offer, 1);
+            }
+            "refuses-next" => {
+                drop((end, control, pipe));
+                let (control, _pipe) = self.offer_next(offer, 1);
+                assert!(matches!(control.recv(), Ok(ToDm::Start(_))));
+                let reason = "nothing of it is left".into();
+                control.send(&FromDm::Failed(reason)).unwrap();
+                serve(&control);
+            }
+            "late" => {
+                assert!(matches!(control.recv(), Ok(ToDm::Inspect)));
+                while !self.store.0.lock().unwrap().nodes.contains_key("go") {
+                    thread::yield_now();
+                }
+                control.set_limit(Some(Duration::ZERO));
+                // Nothing more is asked of one that owes an answer.
+                let more = control.recv::<ToDm>();
+                assert!(matches!(more, Err(ControlError::TimedOut)), "{more:?}");
+                control.set_limit(None);
+                let late = FromDm::Tree(json!("late"));
+                control.send(&late).unwrap();
+                serve(&control);
+            }
+            "dies-attaching" => {
+                drop((end, control, pipe));
+                self.die_attaching(offer);
+                self.succeed(&area, offer, 2);
             }
             _ => serve(&control),
         }
@@ -348,18 +415,39 @@ impl DeviceModel {
         served.answer(1, 71);
     }
 
-    /// Another goes on in the same domain.
-    fn succeed(&self, area: &GrantedArea, offer: Offer) {
+    /// What the next in the same domain offers.
+    fn offer_next(&self, offer: Offer, serial: u32) -> (PipeConnection, GrantedControl) {
         let pipe = GrantedControl::create(&self.xen, DomId(0)).unwrap();
         let offer = Offer {
-            serial: 1,
-            comings: 0,
+            serial,
             control: pipe.offer(),
             ..offer
         };
         let control = PipeConnection::from(pipe.end().unwrap());
         let node = format!("{}/{STUB_OFFER}", self.folder);
         self.store.write(&node, &offer.to_string());
+        (control, pipe)
+    }
+
+    /// Another dies in the same domain before it is attached, and vgpud looks for
+    /// the next.
+    fn die_attaching(&self, offer: Offer) {
+        let (control, pipe) = self.offer_next(offer, 1);
+        assert!(matches!(control.recv(), Ok(ToDm::Start(_))));
+        let looks = || self.store.0.lock().unwrap().looks;
+        let before = looks();
+        // And one before it could not even offer.
+        let node = format!("{}/{STUB_FAILED}", self.folder);
+        self.store.write(&node, "no grants left");
+        drop((control, pipe));
+        while looks() == before {
+            thread::yield_now();
+        }
+    }
+
+    /// Another goes on in the same domain.
+    fn succeed(&self, area: &GrantedArea, offer: Offer, serial: u32) {
+        let (control, _pipe) = self.offer_next(offer, serial);
         let ToDm::Start(start) = control.recv().unwrap() else {
             panic!("no start");
         };
@@ -466,6 +554,11 @@ impl World {
         (0..count).map(|_| self.f.note()).collect()
     }
 
+    /// What dom0 has of others.
+    fn mapped(&self) -> usize {
+        self.xen.grants_mapped_by(DomId(0))
+    }
+
     /// Nothing of the two domains is shared any more.
     fn nothing_left(&self) {
         while self.xen.grants_mapped_by(DomId(0)) + self.xen.ports_of(DomId(0)) > 0 {
@@ -515,13 +608,14 @@ fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
         "created vgpu-dm-9",
         "paused 9",
         "removed",
-        "reclaimed 4 of 9",
     ];
-    assert_eq!(w.notes(7), expected.map(str::to_owned).into());
+    assert_eq!(w.notes(6), expected.map(str::to_owned).into());
     assert_eq!(w.f.list()[0].state, State::Failed);
     let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     let failure = tree["failure"].as_str().unwrap();
     assert!(failure.contains("no memory"), "{failure}");
+    // Its domain is gone, and what was mapped of it.
+    w.nothing_left();
     // It runs, as far as that can be without a device.
     w.guest.suspend();
     w.guest.resume();
@@ -531,10 +625,43 @@ fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
 }
 
 #[test]
-fn another_domain_takes_its_place() {
-    let w = World::new("stub-dies-anew", "dies-anew");
+fn the_domain_of_a_guest_that_lost_its_vgpu_goes() {
+    let w = World::new("stub-refuses-next", "refuses-next");
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
     assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    while w.f.note() != "destroyed" {}
+    assert_eq!(w.f.list()[0].state, State::Failed);
+    drop(qemu);
+    w.f.gone();
+    w.nothing_left();
+}
+
+#[test]
+fn no_late_answer_is_taken_for_another() {
+    let w = World::new("stub-late", "late");
+    let (_qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    let dm = w.f.daemon.as_ref().unwrap().guest(9).unwrap().dm();
+    for _ in 0..3 {
+        assert!(dm.ask(&ToDm::Inspect, Duration::ZERO).is_err());
+    }
+    w.store.write("go", "");
+    let answer = dm.ask(&ToDm::Inspect, Duration::from_secs(60)).unwrap();
+    assert_eq!(answer, FromDm::Tree(json!({"pci": "8086:1616"})));
+}
+
+#[test]
+fn another_domain_takes_its_place() {
+    for role in ["dies-anew", "dies-silent"] {
+        takes_its_place(role);
+    }
+}
+
+fn takes_its_place(role: &'static str) {
+    let w = World::new(&format!("stub-{role}"), role);
+    let (qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    let mapped = w.mapped();
     let read = |vcpu: u32| {
         let vcpu = w.guest.vcpu(vcpu).unwrap();
         thread::spawn(move || vcpu.mmio_read(BASE, 4).unwrap())
@@ -556,6 +683,10 @@ fn another_domain_takes_its_place() {
     assert_eq!(w.f.list()[0].state, State::Running);
     let tree: Value = w.f.ask(&ClientRequest::Inspect { domid: 9 }).unwrap();
     assert_eq!(tree["device"]["pci"], "8086:1616");
+    // Of the domains that are gone nothing stays.
+    while w.mapped() > mapped {
+        thread::yield_now();
+    }
     drop(qemu);
     let notes = w.notes(2);
     assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());
@@ -566,13 +697,19 @@ fn another_domain_takes_its_place() {
 
 #[test]
 fn another_goes_on_in_the_same_domain() {
-    let w = World::new("stub-dies-once", "dies-once");
+    for role in ["dies-once", "dies-attaching", "unwatched"] {
+        goes_on_in_the_same_domain(role);
+    }
+}
+
+fn goes_on_in_the_same_domain(role: &'static str) {
+    let w = World::new(&format!("stub-{role}"), role);
     let (qemu, reply) = w.f.qemu("slot=5,stub=1");
     assert_eq!(reply, Ok(json!({"incoming_at": 0})));
     assert_eq!(w.f.note(), "created vgpu-dm-9");
     assert_eq!(w.f.note(), "added 9");
     assert_eq!(w.f.note(), "Ping { token: 99 } 0x12345001");
-    assert_eq!(w.f.note(), "Ping { token: 98 } 0x12345001");
+    assert_eq!(w.f.note(), "Ping { token: 98 } 0x12345001", "{role}");
     while w.f.list()[0].restarts == 0 {
         thread::yield_now();
     }

@@ -29,6 +29,9 @@ impl Drop for Left {
     }
 }
 
+/// A node by which the first successor dies before it is attached.
+const DIES: &str = "dies";
+
 /// The first process of the domain, with a device model for each vgpud that comes.
 fn first_process(xen: &FakeXen, store: &Store, folder: &str) {
     let dom0 = DomId(0);
@@ -52,6 +55,10 @@ fn first_process(xen: &FakeXen, store: &Store, folder: &str) {
         };
         assert_eq!(start.recover, (serial > 0).then_some(4));
         assert_eq!(start.replay, serial > 0);
+        let dies = store.0.lock().unwrap().nodes.contains_key(DIES);
+        if serial == 1 && dies {
+            continue;
+        }
         let attached = FromDm::Attached {
             server: 4,
             confined: None,
@@ -181,6 +188,17 @@ fn a_guest_goes_on_with_the_device_model_in_its_domain() {
     assert_eq!(notes, ["destroyed", "removed"].map(str::to_owned).into());
     f.gone();
     assert!(!path.exists());
+}
+
+#[test]
+fn one_that_dies_while_it_attaches_is_replaced() {
+    let left = Left::new("stub-adopted-twice");
+    left.store.write(DIES, "");
+    let f = left.next();
+    assert_eq!(f.list()[0].state, State::Running);
+    assert_eq!(f.note(), "added 9");
+    assert_eq!(f.note(), "Ping { token: 0 } 0x12345001");
+    assert_eq!(f.note(), "Ping { token: 2 } 0x12345001");
 }
 
 #[test]
