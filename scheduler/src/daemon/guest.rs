@@ -184,7 +184,7 @@ impl Guest {
         let device = restored.map(|s| s.device.as_slice());
         // One that takes another's place may die, as any that does.
         let deaths = orphan.map_or(0, |_| host.limits.crashes.deaths);
-        let dm = seat.attach(start, device, deaths, &noted)?;
+        let dm = seat.attach(&start, device, deaths, &noted)?;
         let attaching = began.elapsed();
         if orphan.is_some()
             && let Some(gfn) = dm.table()

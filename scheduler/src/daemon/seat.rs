@@ -116,7 +116,7 @@ impl Seat {
     /// What the device model says, or how it failed to say anything.
     pub fn attach(
         self,
-        start: StartDm,
+        start: &StartDm,
         device: Option<&[u8]>,
         deaths: usize,
         noted: &dyn Fn(i32),

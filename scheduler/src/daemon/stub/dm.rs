@@ -133,7 +133,7 @@ impl WaitingStub {
     /// What it says, or how it failed to say anything.
     pub fn attach(
         mut self,
-        start: StartDm,
+        start: &StartDm,
         device: Option<&[u8]>,
         deaths: usize,
     ) -> anyhow::Result<DmStub> {
