@@ -621,6 +621,8 @@ fn its_domains_end_takes_only_its_vgpu_when_no_other_can_be_made() {
     w.guest.resume();
     drop(qemu);
     w.f.gone();
+    // No server is destroyed on the word of a domain.
+    assert!(w.f.notes.try_recv().is_err());
     w.nothing_left();
 }
 
