@@ -179,7 +179,7 @@ impl StubDomain {
     /// When xenstore refuses.
     pub fn order(&self, order: StubOrder) -> anyhow::Result<()> {
         let node = format!("{}/{}", folder(self.domid), vgpu_control::STUB_ORDER);
-        self.toolstack.write(&node, &order.to_string())
+        self.toolstack.write(self.domid, &node, &order.to_string())
     }
 
     /// What tells when domains end, this one among them, and when this one

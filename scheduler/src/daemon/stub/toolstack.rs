@@ -110,11 +110,11 @@ pub trait Toolstack: Send + Sync {
     /// When xenstore does not tell.
     fn read(&self, path: &str) -> anyhow::Result<Option<String>>;
 
-    /// Writes a node.
+    /// Writes a node of `stub`'s, of which nothing stays if that is being destroyed.
     ///
     /// # Errors
     /// When xenstore refuses.
-    fn write(&self, path: &str, value: &str) -> anyhow::Result<()>;
+    fn write(&self, stub: u16, path: &str, value: &str) -> anyhow::Result<()>;
 
     /// A watch on a node and all below it, or on what xenstore calls
     /// `@releaseDomain`, the ends of domains.
@@ -469,8 +469,16 @@ impl Toolstack for Xl {
         Ok(Xenstore::open()?.read_if_there(path)?)
     }
 
-    fn write(&self, path: &str, value: &str) -> anyhow::Result<()> {
-        Ok(Xenstore::open()?.write(path, value)?)
+    fn write(&self, stub: u16, path: &str, value: &str) -> anyhow::Result<()> {
+        let xenstore = Xenstore::open()?;
+        xenstore.write(path, value)?;
+        // libxl removes a domain's nodes before the domain (`libxl_domain.c:
+        // devices_destroy_cb`): afterwards this made them anew.
+        let home = format!("/local/domain/{stub}");
+        if xenstore.read_if_there(&format!("{home}/vm"))?.is_none() {
+            xenstore.rm(&home)?;
+        }
+        Ok(())
     }
 
     fn watch(&self, path: &str) -> anyhow::Result<Box<dyn Watch>> {

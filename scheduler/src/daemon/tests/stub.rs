@@ -188,7 +188,7 @@ impl Toolstack for FakeToolstack {
         Ok(tree.nodes.get(path).cloned())
     }
 
-    fn write(&self, path: &str, value: &str) -> anyhow::Result<()> {
+    fn write(&self, _stub: u16, path: &str, value: &str) -> anyhow::Result<()> {
         self.store.write(path, value);
         Ok(())
     }
