@@ -134,7 +134,7 @@ pub const SCENARIOS: &[Scenario] = &[
         guest_options: "",
         // Three tests fill or want to be able to fill 4 GiB.
         large_guest: Some(5632),
-        timeout: Duration::from_secs(50 * 60),
+        timeout: Duration::from_secs(30 * 60),
         judge: check::i915::judge,
     },
     Scenario {
