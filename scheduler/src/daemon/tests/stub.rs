@@ -209,6 +209,24 @@ impl Toolstack for FakeToolstack {
 }
 
 impl FakeToolstack {
+    /// One that plays `role` beside the guest, in front of what `store` has.
+    fn new(
+        role: &'static str,
+        xen: &FakeXen,
+        guest: &Domain,
+        store: &Store,
+        notes: &Sender<String>,
+    ) -> Self {
+        Self {
+            xen: xen.clone(),
+            role,
+            notes: notes.clone(),
+            store: store.clone(),
+            guest: guest.clone(),
+            domains: Mutex::default(),
+        }
+    }
+
     /// It, for images in a folder.
     fn stubs(self, image: &Path) -> Stubs {
         Stubs {
@@ -530,14 +548,7 @@ impl World {
         }
         let store = Store::default();
         let f = Fixture::with(name, "serves", |notes| {
-            let toolstack = FakeToolstack {
-                xen: xen.clone(),
-                role,
-                notes: notes.clone(),
-                store: store.clone(),
-                guest: guest.clone(),
-                domains: Mutex::default(),
-            };
+            let toolstack = FakeToolstack::new(role, &xen, &guest, &store, notes);
             Some(toolstack.stubs(&image))
         });
         Self {

@@ -151,14 +151,8 @@ impl Left {
         records.write(&self.record).unwrap();
         drop(records);
         Fixture::start(self.dir.clone(), "serves", |notes| {
-            let toolstack = FakeToolstack {
-                xen: self.xen.clone(),
-                role: "serves",
-                notes: notes.clone(),
-                store: self.store.clone(),
-                guest: self.guest.clone(),
-                domains: Mutex::default(),
-            };
+            let (xen, guest) = (&self.xen, &self.guest);
+            let toolstack = FakeToolstack::new("serves", xen, guest, &self.store, notes);
             Some(toolstack.stubs(Path::new("")))
         })
     }

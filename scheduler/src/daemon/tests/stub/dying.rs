@@ -21,14 +21,8 @@ impl World {
             let _ = std::fs::copy(left.join(file), dir.join("run").join(file));
         }
         Fixture::start(dir, "serves", |notes| {
-            let toolstack = FakeToolstack {
-                xen: self.xen.clone(),
-                role: "serves",
-                notes: notes.clone(),
-                store: self.store.clone(),
-                guest: self.guest.clone(),
-                domains: Mutex::default(),
-            };
+            let (xen, guest) = (&self.xen, &self.guest);
+            let toolstack = FakeToolstack::new("serves", xen, guest, &self.store, notes);
             Some(toolstack.stubs(&self.image))
         })
     }
