@@ -19,7 +19,6 @@ use super::claim::Claim;
 use super::client::{check, settle};
 use super::guest::{Comes, Guest};
 use super::records::{GuestRecord, StubRecord};
-use super::replace::OnCrashLoop;
 use super::seat::LeftSeat;
 use super::server::Shared;
 use super::stub::WaitingStub;
@@ -119,12 +118,9 @@ fn give_up(record: &GuestRecord, shared: &Shared) {
         // One that was lost before was paused before.
         if record.failure.is_none()
             && record.qemu.open().is_ok()
-            && shared.host.limits.crashes.then == OnCrashLoop::PauseGuest
+            && (shared.host.limits.crashes.then).carry_out(domid, &*shared.platform)
         {
-            match shared.platform.pause(domid) {
-                Ok(()) => log::warn!("domain {domid}: the guest is paused"),
-                Err(e) => log::warn!("domain {domid}: not paused: {e:#}"),
-            }
+            log::warn!("domain {domid}: the guest is paused");
         }
         // After that: no vCPU of it runs in between.
         let_run(domid, shared);

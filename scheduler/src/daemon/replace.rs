@@ -35,6 +35,21 @@ pub enum OnCrashLoop {
     PauseGuest,
 }
 
+impl OnCrashLoop {
+    /// Does it to a guest that has lost its vGPU; says whether that is paused by
+    /// it.
+    pub fn carry_out(self, domid: u16, platform: &dyn Platform) -> bool {
+        if self == Self::FailDevice {
+            return false;
+        }
+        let paused = platform.pause(domid);
+        if let Err(e) = &paused {
+            log::warn!("domain {domid}: not paused: {e:#}");
+        }
+        paused.is_ok()
+    }
+}
+
 impl FromStr for OnCrashLoop {
     type Err = String;
 

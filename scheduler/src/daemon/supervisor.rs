@@ -12,7 +12,6 @@ use vgpu_ring::{Doorbell, EventBell};
 use super::guest::Guest;
 use super::platform::Platform;
 use super::registry::Registry;
-use super::replace::OnCrashLoop;
 
 /// Starts the supervisor of `guest`, which is in `registry` until it ends.
 ///
@@ -89,11 +88,8 @@ fn lose(guest: &Guest, platform: &dyn Platform, reason: &str) {
     let mut reason = reason.to_owned();
     // Before it is paused: no vgpud to come serves a guest that stands still.
     guest.note(|record| record.failure = Some(reason.clone()));
-    if guest.models.then() == OnCrashLoop::PauseGuest {
-        match platform.pause(guest.domid) {
-            Ok(()) => reason.push_str("; the guest is paused"),
-            Err(e) => log::warn!("domain {}: not paused: {e:#}", guest.domid),
-        }
+    if guest.models.then().carry_out(guest.domid, platform) {
+        reason.push_str("; the guest is paused");
     }
     guest.dm().kill();
     // First what of its area is ours: a domain is not gone while others map it.
