@@ -86,18 +86,20 @@ impl Vcpu {
         fault: Option<(Gfn, bool)>,
         instruction: impl Fn(&mut Emulator<'_>) -> Pass<T>,
     ) -> Result<T, Stopped> {
+        // From the look at the type on until a request is sent
+        // (arch/x86/hvm/hvm.c:hvm_hap_nested_page_fault), but not in later
+        // passes.
+        let mut types = Some(self.domain.memory.hold_types());
+        // That look is not the processor's, and may find something else.
+        let still = || fault.filter(|(gfn, write)| self.faults(*gfn, *write));
         let mut emulator = Emulator {
             vcpu: self,
             io,
             accesses: Vec::new(),
             reads: HashMap::new(),
-            latched: fault,
+            latched: still(),
             sent: Vec::new(),
         };
-        // From the look at the type on until a request is sent
-        // (arch/x86/hvm/hvm.c:hvm_hap_nested_page_fault), but not in later
-        // passes.
-        let mut types = Some(self.domain.memory.hold_types());
         let mut asked = false;
         loop {
             match instruction(&mut emulator) {
@@ -122,12 +124,12 @@ impl Vcpu {
                     drop(types);
                     emulator.accesses.clear();
                     emulator.reads.clear();
-                    emulator.latched = fault;
                     if let Some(why) = self.domain.stopped() {
                         return Err(why);
                     }
                     self.domain.cpus.breathe(|| self.domain.stopped().is_some());
                     types = Some(self.domain.memory.hold_types());
+                    emulator.latched = still();
                 }
                 Err(Break::Unhandleable) => {
                     let why = "an instruction that cannot be emulated".into();
@@ -138,20 +140,20 @@ impl Vcpu {
         }
     }
 
+    /// Whether a frame cannot be read, or written.
+    fn faults(&self, gfn: Gfn, write: bool) -> bool {
+        match self.domain.memory.kind(gfn.0) {
+            FrameKind::Hole | FrameKind::MmioDm => true,
+            FrameKind::WriteProtected | FrameKind::RamReadOnly => write,
+            FrameKind::Ram | FrameKind::PagedOut(_) | FrameKind::PopulateOnDemand => false,
+        }
+    }
+
     /// The first frame, if there is one, that an access of `len` bytes cannot
     /// write.
     fn find_fault(&self, gpa: u64, len: usize) -> Option<Gfn> {
-        let fault = |gfn: &Gfn| {
-            matches!(
-                self.domain.memory.kind(gfn.0),
-                FrameKind::Hole
-                    | FrameKind::MmioDm
-                    | FrameKind::WriteProtected
-                    | FrameKind::RamReadOnly
-            )
-        };
         let mut frames = parts(gpa, len).into_iter().map(|(gfn, _, _)| gfn);
-        frames.find(fault)
+        frames.find(|gfn| self.faults(*gfn, true))
     }
 
     /// Changes memory in one go and gives what was there; the frame that is
