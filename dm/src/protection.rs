@@ -18,7 +18,7 @@ use guest_memory::{Gfn, GuestMemory, MemoryError, for_each_page};
 use serde::Serialize;
 use vgpu_device::{GpuPort, Kept};
 use vgpu_ring::{Event, Outcome, Request};
-use xen_glue::{DeviceModel, DeviceModelError, Errno, Extent, IoreqPage, IoreqServer, MemType};
+use xen_glue::{DeviceModelError, Errno, IoreqPage, IoreqServer};
 
 use crate::alarm::Alarm;
 use crate::outside::SubmitRing;
@@ -129,7 +129,6 @@ impl State {
 
 /// The guest's memory, with its protected frames.
 pub(crate) struct Protection {
-    dm: DeviceModel,
     server: Arc<IoreqServer>,
     page: Arc<IoreqPage>,
     ring: Arc<SubmitRing>,
@@ -154,7 +153,6 @@ impl Protection {
         kept: Arc<dyn Kept>,
     ) -> Self {
         Self {
-            dm: server.device_model().clone(),
             server,
             page,
             ring,
@@ -260,15 +258,6 @@ impl Protection {
         None
     }
 
-    fn set_type(&self, gfn: u64, to: MemType) -> Result<(), DeviceModelError> {
-        let extent = Extent {
-            first_gfn: gfn,
-            frames: 1,
-        };
-        self.kept.about_to();
-        self.dm.set_mem_type(extent, to)
-    }
-
     fn protect(&self, gfn: u64) -> Outcome {
         let state = &mut *self.lock();
         if state.frames.contains(&gfn) {
@@ -288,12 +277,19 @@ impl Protection {
             state.frames.insert(gfn);
             return Outcome::Done;
         }
-        match self.set_type(gfn, MemType::WriteProtected) {
-            Ok(()) => {
+        self.kept.about_to();
+        let protected = {
+            let _none = self.answers.write().unwrap_or_else(PoisonError::into_inner);
+            self.server.protect(&self.page, gfn)
+        };
+        match protected {
+            Ok(true) => {
                 state.refusals = 0;
                 state.frames.insert(gfn);
                 Outcome::Done
             }
+            // A vCPU's instruction is in the way.
+            Ok(false) => Outcome::Refused,
             Err(e) => {
                 state.seen.refused += 1;
                 state.refusals += 1;
@@ -366,8 +362,8 @@ impl Protection {
             BTreeSet::new()
         });
         let done = batch.len() - left.len();
-        // Those left are tried first the next time; there are no more of them
-        // than twice the vCPUs.
+        // Those left are tried first the next time. There are no more of them
+        // than twice the vCPUs, or none could be done.
         state
             .leaving
             .retain(|gfn| !batch.contains(gfn) || left.contains(gfn));

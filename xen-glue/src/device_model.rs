@@ -2,6 +2,7 @@
 
 mod encode;
 mod let_go;
+mod protect;
 mod server;
 
 pub use server::{IoreqServer, IoreqServerId, IoreqServerInfo};

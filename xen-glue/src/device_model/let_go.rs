@@ -23,6 +23,11 @@
 //! change of the type are in their slots when it is done, unanswered, and then
 //! the frame is protected again before anyone answers. Whoever takes the place
 //! of a device model that died does that first, since it may have died there.
+//!
+//! An instruction that goes on after an answer looks at its next frame's type
+//! without that lock. It could find a frame protected that is RAM when it sends
+//! the request, which is lost then. So nothing is changed while an answer is in
+//! a slot, and none comes.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -31,7 +36,7 @@ use super::{DeviceModelError, Extent, IoreqServer, MemType};
 use crate::{Errno, IoreqPage, IoreqState};
 
 /// How long vCPUs may take to fetch answers. Those of a paused domain do not.
-const FETCH: Duration = Duration::from_micros(200);
+const FETCH: Duration = Duration::from_millis(1);
 
 impl IoreqPage {
     /// The frames to which vCPUs' requests write, answered or not.
@@ -42,22 +47,25 @@ impl IoreqPage {
 }
 
 /// Those, once each.
-fn written(page: &IoreqPage) -> BTreeSet<u64> {
+pub(super) fn written(page: &IoreqPage) -> BTreeSet<u64> {
     page.frames_written().collect()
 }
 
-/// The same once answers have been fetched.
-fn written_unanswered(page: &IoreqPage) -> BTreeSet<u64> {
+/// Whether all answers are fetched, or are in a moment.
+pub(super) fn all_fetched(page: &IoreqPage) -> bool {
     let start = Instant::now();
     let answered = |vcpu| page.state(vcpu) == Ok(IoreqState::RespReady);
-    while (0..page.vcpus()).any(answered) && start.elapsed() < FETCH {
+    while (0..page.vcpus()).any(answered) {
+        if start.elapsed() >= FETCH {
+            return false;
+        }
         std::thread::yield_now();
     }
-    written(page)
+    true
 }
 
 impl IoreqServer {
-    fn set_type(&self, gfn: u64, to: MemType) -> Result<(), DeviceModelError> {
+    pub(super) fn set_type(&self, gfn: u64, to: MemType) -> Result<(), DeviceModelError> {
         let extent = Extent {
             first_gfn: gfn,
             frames: 1,
@@ -66,7 +74,8 @@ impl IoreqServer {
     }
 
     /// Makes protected frames plain RAM, but for those that a vCPU's
-    /// instruction writes to just now, which are returned. The server must be
+    /// instruction may write to just now, which are returned: all of them, if
+    /// an answer is not fetched in a millisecond. The server must be
     /// enabled, `page` its page, and until this returns nobody may answer
     /// a request. Frames that left the guest count as RAM. Pauses the domain
     /// for an instant.
@@ -78,7 +87,10 @@ impl IoreqServer {
         page: &IoreqPage,
         frames: &BTreeSet<u64>,
     ) -> Result<BTreeSet<u64>, DeviceModelError> {
-        let busy = written_unanswered(page);
+        if !all_fetched(page) {
+            return Ok(frames.clone());
+        }
+        let busy = written(page);
         let mut left: BTreeSet<u64> = frames.intersection(&busy).copied().collect();
         if left.len() == frames.len() {
             return Ok(left);
@@ -146,7 +158,7 @@ impl IoreqServer {
         let memory = |frames: BTreeSet<u64>| -> Vec<u64> {
             frames.into_iter().filter(|gfn| is_memory(*gfn)).collect()
         };
-        if !memory(written_unanswered(page)).is_empty() {
+        if !all_fetched(page) || !memory(written(page)).is_empty() {
             return Ok(false);
         }
         self.set_enabled(true)?;

@@ -191,17 +191,26 @@ impl IoreqPage {
     /// # Errors
     /// [`IoreqError::NoSuchVcpu`].
     pub fn peek(&self, vcpu: u32) -> Result<Option<(IoreqState, IoRequest)>, IoreqError> {
+        if self.state(vcpu)? == IoreqState::None {
+            return Ok(None);
+        }
+        let last = self.last(vcpu)?;
+        Ok(Some(last).filter(|(state, _)| *state != IoreqState::None))
+    }
+
+    /// The same of a slot that nobody has, too: then it is the last one there
+    /// was, or any when Xen is just writing the next.
+    ///
+    /// # Errors
+    /// [`IoreqError::NoSuchVcpu`].
+    pub(crate) fn last(&self, vcpu: u32) -> Result<(IoreqState, IoRequest), IoreqError> {
         let slot = self.flags(vcpu)?;
         loop {
             let flags = slot.load(Ordering::Acquire);
-            let state = IoreqState::from_flags(flags);
-            if state == IoreqState::None {
-                return Ok(None);
-            }
             let request = self.request(vcpu, flags)?;
             // Xen may have taken an answer meanwhile and sent another.
             if slot.load(Ordering::Acquire) == flags {
-                return Ok(Some((state, request)));
+                return Ok((IoreqState::from_flags(flags), request));
             }
         }
     }

@@ -213,3 +213,73 @@ fn a_claim_ends_when_no_instruction_writes_to_a_frame() {
         assert!(dm.server.end_claim(&dm.page, is_memory).is_err());
     }
 }
+
+/// Of these the first part is in the frame before the protected one.
+const CROSSING: [Instruction; 2] = [
+    |vcpu| vcpu.mmio_write(AT - 3, 8, 3),
+    |vcpu| vcpu.store_bytes(AT - 32, &[1; 64]),
+];
+
+#[test]
+fn a_frame_that_becomes_protected_when_its_part_is_written_crashes_the_domain() {
+    let before = Extent {
+        first_gfn: (AT >> 12) - 1,
+        frames: 1,
+    };
+    for instruction in CROSSING {
+        let dm = DeviceModelOfOne::new();
+        let (done, _) = dm.serve(start(&dm.domain, instruction), |dm| {
+            let protected = MemType::WriteProtected;
+            // The second time it is.
+            let _ = dm.model.set_mem_type(before, protected);
+        });
+        assert!(matches!(done, Err(Stopped::Crashed(_))), "{done:?}");
+    }
+}
+
+#[test]
+fn a_frame_is_not_protected_while_an_instruction_wrote_its_part() {
+    let before = (AT >> 12) - 1;
+    for instruction in SAFE.into_iter().chain(UNSAFE).chain(CROSSING) {
+        let dm = DeviceModelOfOne::new();
+        let (done, read) = dm.serve(start(&dm.domain, instruction), |dm| {
+            let here = dm.page.peek(0).unwrap().map(|(_, r)| r.addr);
+            let crosses = here.is_some_and(|at| (AT..AT + 64).contains(&at));
+            assert_eq!(dm.server.protect(&dm.page, 0x77), Ok(true));
+            dm.model
+                .set_mem_type(
+                    Extent {
+                        first_gfn: 0x77,
+                        frames: 1,
+                    },
+                    MemType::Ram,
+                )
+                .unwrap();
+            if crosses {
+                assert_eq!(dm.server.protect(&dm.page, before), Ok(false));
+            }
+        });
+        assert_eq!((done, read), (Ok(()), Ok(0x1234)));
+        // That it was the last is no hindrance.
+        assert_eq!(dm.server.protect(&dm.page, before), Ok(true));
+        assert_eq!(dm.domain.frame(Gfn(before)), FrameKind::WriteProtected);
+    }
+}
+
+#[test]
+fn nothing_changes_while_an_answer_is_not_fetched() {
+    let dm = DeviceModelOfOne::new();
+    let vcpu = start(&dm.domain, |vcpu| vcpu.mmio_write(AT - 3, 8, 3));
+    let request = dm.requests.next(None).unwrap().unwrap();
+    dm.domain.pause();
+    dm.requests.complete(request.data).unwrap();
+    let frames = BTreeSet::from([0x77]);
+    let is_memory = |_| true;
+    assert_eq!(dm.server.let_go(&dm.page, &frames), Ok(frames.clone()));
+    assert_eq!(dm.server.end_claim(&dm.page, is_memory), Ok(false));
+    assert_eq!(dm.server.protect(&dm.page, (AT >> 12) - 1), Ok(false));
+    dm.domain.unpause();
+    let (done, read) = dm.serve(vcpu, |_| {});
+    assert_eq!((done, read), (Ok(()), Ok(0x1234)));
+    assert_eq!(dm.server.let_go(&dm.page, &frames), Ok(BTreeSet::new()));
+}
