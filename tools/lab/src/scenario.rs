@@ -134,7 +134,7 @@ pub const SCENARIOS: &[Scenario] = &[
         guest_options: "",
         // Three tests fill or want to be able to fill 4 GiB.
         large_guest: Some(5632),
-        timeout: Duration::from_secs(30 * 60),
+        timeout: Duration::from_secs(50 * 60),
         judge: check::i915::judge,
     },
     Scenario {
@@ -194,7 +194,7 @@ pub const SCENARIOS: &[Scenario] = &[
         kernels: &[GuestKernel::Bookworm],
         guest_options: "",
         large_guest: Some(5632),
-        timeout: Duration::from_secs(35 * 60),
+        timeout: Duration::from_secs(60 * 60),
         judge: check::stub::judge,
     },
     Scenario {

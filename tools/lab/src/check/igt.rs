@@ -4,8 +4,8 @@ mod list;
 
 use std::collections::BTreeMap;
 
+pub use list::{AccessTime, known, list};
 use list::{Pace, Skips, Test, chosen};
-pub use list::{known, list};
 
 use crate::facts::Report;
 use crate::scenario::Form;
@@ -155,16 +155,17 @@ fn failure(output: &[String]) -> String {
 /// Each program's subtests as `guest` reported them.
 pub type Outcomes = BTreeMap<&'static str, BTreeMap<String, Outcome>>;
 
-/// All tests of a form. `access_us` is what one access to a device of QEMU's
-/// took in this run.
-pub fn outcomes(guest: &Report, form: Form, only: &[&str], access_us: Option<f64>) -> Outcomes {
+/// All tests of a form. `access` is what a trapped access takes at least, by
+/// what was measured in this run.
+pub fn outcomes(guest: &Report, form: Form, only: &[&str], access: Option<AccessTime>) -> Outcomes {
     let of_run = |test: &Test, run: &'static str| {
         let output = guest.block(&format!("igt/{}@{run}", test.name));
         let judged = subtests(guest, test, run).into_iter();
         let judged: Vec<_> = judged
             .map(|(subtest, outcome)| {
                 let outcome = unexpected(outcome, &subtest, test.skips);
-                let outcome = paced(outcome, output, test.pace.as_ref(), access_us);
+                let limit = test.limit(only);
+                let outcome = paced(outcome, output, test.pace.as_ref(), limit, access);
                 (subtest, outcome)
             })
             .collect();
@@ -213,19 +214,20 @@ fn paced(
     outcome: Outcome,
     output: &[String],
     pace: Option<&Pace>,
-    access_us: Option<f64>,
+    limit: u32,
+    access: Option<AccessTime>,
 ) -> Outcome {
-    let (Outcome::Fail(_), Some(pace), Some(access_us)) = (&outcome, pace, access_us) else {
+    let (Outcome::Fail(_), Some(pace), Some(access)) = (&outcome, pace, access) else {
         return outcome;
     };
-    let late = match pace.complaint {
-        Some(complaint) => output.iter().any(|l| l.contains(complaint)),
+    let late = match pace.own {
+        Some((_, complaint)) => output.iter().any(|l| l.contains(complaint)),
         None => outcome == timed_out(),
     };
     if !late || output.iter().any(|l| l.contains("Failed assertion:")) {
         return outcome;
     }
-    pace.beyond(access_us).map_or(outcome, Outcome::Skip)
+    pace.beyond(limit, &access).map_or(outcome, Outcome::Skip)
 }
 
 /// One program's subtests together: the first failure, else success if any
@@ -386,17 +388,20 @@ mod tests {
             what: "requests",
             count: 1000.0,
             accesses: 10.0,
-            seconds: 5.0,
-            complaint: Some("too late"),
+            own: Some((5.0, "too late")),
         };
-        let ours = Pace {
-            complaint: None,
-            ..pace
-        };
+        let ours = Pace { own: None, ..pace };
         let fail = || Outcome::Fail("exit code 98: x".into());
-        let of = |outcome, output: &str, pace, access_us| {
+        let of = |outcome, output: &str, pace, us: Option<f64>| {
             let output: Vec<String> = output.lines().map(str::to_owned).collect();
-            paced(outcome, &output, pace, access_us)
+            let whose = "QEMU's own device";
+            paced(
+                outcome,
+                &output,
+                pace,
+                5,
+                us.map(|us| AccessTime { us, whose }),
+            )
         };
         let excused = Outcome::Skip(
             "1000 requests in 5 s; with 10 trapped accesses for each, this takes 6 s \

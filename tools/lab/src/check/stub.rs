@@ -85,7 +85,7 @@ fn not_adopted(facts: &Facts, end: &str) -> Vec<String> {
 pub fn judge(facts: &Facts, form: Form) -> Verdict {
     let dom0 = &facts.dom0;
     // What a read costs is compared with one through dom0, below, not QEMU's.
-    let mut verdict = i915::judge_but(facts, form, &["mmio_read_us_vgpu"]);
+    let mut verdict = i915::judge_by(facts, form, i915::Yardstick::Ours);
     let failures = &mut verdict.failures;
     let memory = dom0.number("stub-memory-mb");
     failures.extend(most("stub_memory_mb", memory, MEMORY_MIB));
@@ -176,7 +176,8 @@ LAB stub-nodes-left 0
 
     /// Failures that the scenario has beyond those of `i915`.
     fn failures(facts: &Facts) -> Vec<String> {
-        let of_i915 = i915::judge(facts, Form::Short).failures;
+        let yardstick = i915::Yardstick::Ours;
+        let of_i915 = i915::judge_by(facts, Form::Short, yardstick).failures;
         let all = judge(facts, Form::Short).failures.into_iter();
         all.filter(|f| !of_i915.contains(f)).collect()
     }

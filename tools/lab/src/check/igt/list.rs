@@ -20,6 +20,8 @@ pub struct Test {
     /// Seconds for each run. Emulated, a submission takes some milliseconds
     /// instead of some microseconds.
     pub(super) timeout: u32,
+    /// The same when no other program is run, if it is to have more then.
+    pub(super) alone: Option<u32>,
     /// What some of its subtests give themselves, whatever `timeout` says.
     pub pace: Option<Pace>,
     /// Subtests that may be skipped, and the requirement that is not met then.
@@ -42,10 +44,18 @@ pub struct Pace {
     pub count: f64,
     /// Trapped accesses that each takes at least.
     pub accesses: f64,
-    /// The time it has.
-    pub seconds: f64,
-    /// What it says. None: it is ended by [`Test::timeout`].
-    pub complaint: Option<&'static str>,
+    /// The time it gives itself, seconds, and what it says then. None: it is
+    /// ended by the limit of [`Test::limit`].
+    pub own: Option<(f64, &'static str)>,
+}
+
+/// What one trapped access takes.
+#[derive(Debug, Clone, Copy)]
+pub struct AccessTime {
+    /// Median, microseconds.
+    pub us: f64,
+    /// To which device.
+    pub whose: &'static str,
 }
 
 /// Trapped accesses that no device model can spare i915 for a request alone
@@ -54,15 +64,16 @@ pub struct Pace {
 const REQUEST: f64 = 10.0;
 
 impl Pace {
-    /// Why this host cannot keep the pace, if QEMU's own devices show that:
-    /// `access_us` is what one access to such a one takes.
-    pub fn beyond(&self, access_us: f64) -> Option<String> {
-        let least = self.count * self.accesses * access_us / 1e6;
-        (least > self.seconds).then(|| {
+    /// Why this host cannot keep the pace, if a trapped access takes what
+    /// `access` says. `limit` is that of the program.
+    pub fn beyond(&self, limit: u32, access: &AccessTime) -> Option<String> {
+        let seconds = self.own.map_or(f64::from(limit), |(seconds, _)| seconds);
+        let least = self.count * self.accesses * access.us / 1e6;
+        (least > seconds).then(|| {
             format!(
-                "{} {} in {} s; with {} trapped accesses for each, this takes {least:.0} s \
-                 at the {access_us:.0} us of QEMU's own device here",
-                self.count, self.what, self.seconds, self.accesses
+                "{} {} in {seconds} s; with {} trapped accesses for each, this takes \
+                 {least:.0} s at the {:.0} us of {} here",
+                self.count, self.what, self.accesses, access.us, access.whose
             )
         })
     }
@@ -81,6 +92,7 @@ pub(super) const PLAIN: Test = Test {
     extended: &[],
     full: &[],
     timeout: 120,
+    alone: None,
     pace: None,
     skips: &[],
     afterwards: None,
@@ -158,8 +170,7 @@ pub const TESTS: &[Test] = &[
             what: "requests",
             count: 4096.0,
             accesses: REQUEST,
-            seconds: 12.0,
-            complaint: Some("Timed out waiting for children"),
+            own: Some((12.0, "Timed out waiting for children")),
         }),
         ..PLAIN
     },
@@ -173,7 +184,7 @@ pub const TESTS: &[Test] = &[
         name: "gem_exec_parallel",
         short: &["basic@rcs0"],
         full: &["basic", "engines"],
-        timeout: 240,
+        timeout: 600,
         ..PLAIN
     },
     Test {
@@ -247,8 +258,7 @@ pub const TESTS: &[Test] = &[
             what: "dwords",
             count: 524_288.0,
             accesses: 1.5,
-            seconds: 300.0,
-            complaint: None,
+            own: None,
         }),
         ..PLAIN
     },
@@ -257,15 +267,15 @@ pub const TESTS: &[Test] = &[
         // The others write 20 MiB by dwords, twice.
         extended: &["bo-copy"],
         timeout: 300,
+        alone: Some(2400),
         // igt-gpu-tools `tests/intel/gem_fence_thrash.c`: a thread for each
         // fence copies 128 KiB within the aperture, 8 bytes an access. i915 moves
-        // fences meanwhile, as many accesses again: 900 s were enough for a third.
+        // fences meanwhile, as many accesses again.
         pace: Some(Pace {
             what: "copies of 8 bytes",
             count: 524_288.0,
             accesses: 2.0,
-            seconds: 300.0,
-            complaint: None,
+            own: None,
         }),
         environment: &[FEW_ACCESSES],
         ..PLAIN
@@ -319,6 +329,13 @@ impl Test {
             .chain(from(Form::Full, self.full))
             .copied()
     }
+
+    /// Seconds for each of its runs when the programs in `only` are run, if
+    /// there is one.
+    pub(super) fn limit(&self, only: &[impl AsRef<str>]) -> u32 {
+        let alone = self.alone.filter(|_| only.len() == 1);
+        alone.unwrap_or(self.timeout)
+    }
 }
 
 /// The tests of a form: those of the programs in `only`, if there is one.
@@ -346,8 +363,8 @@ pub fn list(form: Form, only: &[impl AsRef<str>]) -> String {
     let mut text = String::new();
     for test in chosen(form, only) {
         for run in test.runs(form) {
-            let (name, timeout) = (test.name, test.timeout);
-            text.push_str(&format!("{name} {run} {timeout}"));
+            let (name, limit) = (test.name, test.limit(only));
+            text.push_str(&format!("{name} {run} {limit}"));
             for setting in test.environment {
                 text.push_str(&format!(" {setting}"));
             }
@@ -376,6 +393,15 @@ mod tests {
             error.contains("gem_none; there are: core_auth, "),
             "{error}"
         );
+    }
+
+    #[test]
+    fn one_that_is_run_alone_may_have_more_time() {
+        let of = |only: &[&str]| list(Form::Extended, only);
+        assert!(of(&["gem_fence_thrash"]).contains("bo-copy 2400 "));
+        let both = of(&["gem_fence_thrash", "gem_readwrite"]);
+        assert!(both.contains("bo-copy 300 "));
+        assert!(all(Form::Extended).contains("bo-copy 300 "));
     }
 
     #[test]
