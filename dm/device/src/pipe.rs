@@ -13,7 +13,7 @@ const DEFAULT_FRAME_NS: u64 = NS_PER_SECOND / 60;
 /// Frames shorter or longer than this are taken for garbage.
 const FRAME_NS: std::ops::RangeInclusive<u64> = NS_PER_SECOND / 250..=NS_PER_SECOND / 10;
 /// i915 adds this to the scan line of an HDMI output
-/// (Linux `i915_irq.c`, `display/intel_vblank.c:intel_crtc_scanline_offset`).
+/// (Linux `i915_irq.c`, `display/intel_display.c:intel_crtc_update_active_timings`).
 const LINE_OFFSET: u32 = 2;
 
 /// The registers of a pipe by number.

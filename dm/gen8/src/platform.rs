@@ -80,7 +80,7 @@ pub enum PixelClock {
 
 /// Broadwell GT2, ULT: which makes i915 take the PCH for a Lynx Point LP and
 /// leave out the analog output
-/// (Linux `display/intel_ddi.c:intel_ddi_crt_present`).
+/// (Linux `display/intel_display.c:intel_ddi_crt_present`).
 pub static BDW: Platform = Platform {
     name: "bdw",
     title: "Broadwell GT2 ULT",
@@ -99,7 +99,7 @@ pub static BDW: Platform = Platform {
 };
 
 /// Kaby Lake GT2, ULT, of a stepping behind pre-production ones
-/// (Linux `intel_step.c`, `intel_driver.c:intel_detect_preproduction_hw`).
+/// (Linux `intel_step.c`, `i915_driver.c:intel_detect_preproduction_hw`).
 pub static KBL: Platform = Platform {
     name: "kbl",
     title: "Kaby Lake GT2 ULT",

@@ -40,7 +40,7 @@ pub const EMR: u32 = 0xb4;
 /// RING_ESR: error status.
 pub const ESR: u32 = 0xb8;
 /// EIR/ESR bit 0: a command that cannot be decoded
-/// (Linux `gt/intel_gt_regs.h:I915_ERROR_INSTRUCTION`).
+/// (Linux `i915_reg.h:I915_ERROR_INSTRUCTION`).
 pub const ERROR_INSTRUCTION: u32 = 1 << 0;
 /// EIR/ESR bit 4: an address that no table maps
 /// (Linux `i915_reg.h:I915_ERROR_PAGE_TABLE`).
@@ -109,7 +109,7 @@ pub const PREDICATE_SRC0: u32 = 0x400;
 pub const PREDICATE_SRC1: u32 = 0x408;
 /// MI_PREDICATE_DATA, 64 bits.
 pub const PREDICATE_DATA: u32 = 0x410;
-/// NOPID (Linux `i915_reg.h:NOPID`); unused FORCE_TO_NONPRIV slots point at it
+/// NOPID (Linux `gt/intel_gt_regs.h:NOPID`); unused FORCE_TO_NONPRIV slots point at it
 /// (`gt/intel_workarounds.c:intel_engine_apply_whitelist`).
 pub const NOPID: u32 = 0x94;
 /// MI_PREDICATE_RESULT.
@@ -129,7 +129,7 @@ pub const GDRST: u32 = 0x941c;
 /// GFX_FLSH_CNTL_GEN6: written after GGTT updates.
 pub const GFX_FLSH_CNTL: u32 = 0x10_1008;
 /// BCS_SWCTRL, absolute, masked: bit 0 source, bit 1 destination Y-tiled
-/// (Linux `gt/intel_engine_regs.h:BCS_SWCTRL`).
+/// (Linux `gt/intel_gt_regs.h:BCS_SWCTRL`).
 pub const BCS_SWCTRL: u32 = 0x2_2200;
 
 /// GEN8_RING_FAULT_REG: bit 0 valid, 2:1 type, 10:3 source, 11 global

@@ -13,7 +13,7 @@ mod gt;
 pub mod pch;
 pub mod pvinfo;
 
-/// Bytes of BAR0 that hold registers (Linux `intel_uncore.c:uncore_mmio_setup`).
+/// Bytes of BAR0 that hold registers (Linux `intel_uncore.c:intel_uncore_setup_mmio`).
 pub const REGISTER_BYTES: u32 = 2 << 20;
 
 /// Where a register, or a row of like registers, lies in BAR0.

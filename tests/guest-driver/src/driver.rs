@@ -318,7 +318,7 @@ impl<P: Platform> Driver<P> {
             memory.write_u64(at, u64::MAX)?;
             state.books.event(low, high)?;
         }
-        // The posting read of Linux `execlists_submission.c:process_csb`'s reset path.
+        // The posting read of Linux `gt/intel_execlists_submission.c:process_csb`.
         self.gpu.read((engine.mmio_base() + ring::CSB_PTR).into());
         Ok(())
     }

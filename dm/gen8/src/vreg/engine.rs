@@ -139,7 +139,7 @@ pub(super) static TABLE: &[Register] = &[
         Access::ReadOnly,
         0,
         Saved::Image,
-        "Linux gt/intel_engine_regs.h:RING_CONTEXT_STATUS_BUF_LO",
+        "Linux gt/intel_lrc_reg.h:GEN8_EXECLISTS_STATUS_BUF",
     ),
     // Write pointer 5: the next event goes to entry 0.
     Register::new(
