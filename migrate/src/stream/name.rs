@@ -13,12 +13,12 @@ impl Name {
 
     /// The device that vgpu-dm emulates.
     pub const DEVICE: Self = Self::of("device");
-    /// What vgpud holds of the vGPU: contexts in flight and what they wait
-    /// for.
+    /// What vgpud holds of the vGPU: registers that a switch carries over, and
+    /// contexts that were taken off in the middle.
     pub const SCHEDULER: Self = Self::of("scheduler");
-    /// The host the state comes from: which GPU, which sizes.
+    /// The host the state comes from: which GPU, which vgpud.
     pub const HOST: Self = Self::of("host");
-    /// Guest pages, as vgpud's own carrier sends them.
+    /// Guest pages, as our own carrier sends them.
     pub const PAGES: Self = Self::of("pages");
 
     /// This name, for constants.

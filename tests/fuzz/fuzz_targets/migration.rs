@@ -63,7 +63,7 @@ fn connection(mut bytes: &[u8]) {
     }
 }
 
-/// As vgpud's own carrier sends a guest.
+/// As our own carrier sends a guest.
 fn guest(mut bytes: &[u8]) {
     let memory = VecMemory::new(16);
     let whole = bytes.len() as u64;
