@@ -1,8 +1,8 @@
-//! A virtual Gen8 GPU: PCI, registers, execlists, interrupts, display.
+//! A virtual Gen8 or Gen9 GPU: PCI, registers, execlists, interrupts, display.
 //!
-//! [`Device`] is what a guest's driver sees: a Broadwell GT2 with the PVINFO
-//! page that makes i915 leave power management alone. It knows no hypervisor
-//! and owns no thread; [`Seams`] are what it needs from its surroundings.
+//! [`Device`] is what a guest's driver sees: a Broadwell or Kaby Lake GT2 with
+//! the PVINFO page that makes i915 leave power management alone. It knows no
+//! hypervisor and owns no thread; [`Seams`] are what it needs from its surroundings.
 //! Work goes to vgpud as [`vgpu_ring::Request`]s and comes back as
 //! [`vgpu_ring::Event`]s.
 
