@@ -78,9 +78,8 @@ pub enum ClientRequest {
         max: u32,
     },
     /// A new vGPU. The reply is [`Registered`], when its device model is
-    /// attached. The
-    /// vGPU lives until the sending process, which is going to be the
-    /// guest's QEMU, ends.
+    /// attached. The vGPU lives until the sending process, which is going to
+    /// be the guest's QEMU, ends.
     Register(Register),
 }
 
@@ -164,8 +163,8 @@ pub struct Version {
 pub enum State {
     /// It works.
     Running,
-    /// Its device model died or broke the rings; the guest's accesses read
-    /// all ones. It goes away with its guest.
+    /// Its device model broke the rings, or died and no other could take its
+    /// place; the guest's accesses read all ones. It goes away with its guest.
     Failed,
 }
 
@@ -193,7 +192,7 @@ impl fmt::Display for Place {
 pub struct Entry {
     /// The guest.
     pub domid: u16,
-    /// The specification, every key given.
+    /// The specification, as [`vgpu_config::VgpuSpec`] is shown.
     pub vgpu: String,
     /// How it is.
     pub state: State,

@@ -3,7 +3,7 @@
 //! All of them go over Unix sockets of type SEQPACKET, one JSON value a
 //! packet, descriptors beside it by SCM_RIGHTS ([`Connection`]).
 //!
-//! **Clients** (vgpu-launcher, vgpuctl) connect to [`DEFAULT_SOCKET`], send a
+//! **Clients** (vgpu-launcher, vgpuctl, xl-vgpu) connect to [`DEFAULT_SOCKET`], send a
 //! [`ClientRequest`] and get a [`Reply`] for each. Only root may.
 //!
 //! **A vgpu-dm** is started by vgpud with its end of a socket pair as
