@@ -88,8 +88,8 @@ impl AreaWords {
         }
     }
 
-    /// Maps the first `words` words of `fd`, whose size is sealed and at least
-    /// that.
+    /// Maps the first `words` words of `fd`, which is at least that long, and
+    /// stays so: its size is sealed, or it is a file as in [`Self::of_file`].
     pub(crate) fn map(fd: &OwnedFd, words: usize) -> io::Result<Self> {
         let bytes = words
             .checked_mul(8)
@@ -160,7 +160,8 @@ unsafe impl Sync for Mapping {}
 impl WordMemory for Mapping {
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: The mapping holds `words` aligned words and lives as long as
-        // self; its size is sealed, so every page of it exists.
+        // self. What is mapped gets no shorter (`AreaWords::map`), so every page
+        // of it exists.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 }
