@@ -17,7 +17,7 @@ else
     g2="stub=1 stub=5 stubdm=5 stubhang=3"
     g3="stub=1 stubdm=5 stub=5 stubhang=2"
 fi
-seed=${LAB_SEED:-20261130}
+seed=20261130
 work="--engine all --passes 2 --buffers 2 --contexts 2 --cells 64"
 
 # kinds_of GUEST: its kinds, without its option.
