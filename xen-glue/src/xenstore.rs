@@ -124,16 +124,6 @@ impl Xenstore {
         Ok(names.into_iter().map(Into::into).collect())
     }
 
-    /// True while the domain has its part of the tree: from its creation
-    /// until the toolstack has destroyed it.
-    ///
-    /// # Errors
-    /// [`XenstoreError`].
-    pub fn domain_exists(&self, domid: DomId) -> Result<bool, XenstoreError> {
-        let path = format!("/local/domain/{}/domid", domid.0);
-        Ok(self.read_if_there(&path)?.is_some())
-    }
-
     /// Watches a path on a new connection.
     ///
     /// # Errors

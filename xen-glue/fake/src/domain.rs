@@ -289,11 +289,6 @@ impl Domain {
     pub fn ram(&self) -> Arc<dyn GuestMemory> {
         Arc::new(Ram(Arc::clone(&self.state)))
     }
-
-    /// Forgets what was written to port 0xcf8, as a reset does.
-    pub fn reset_cf8(&self) {
-        self.state.cf8.store(0, Ordering::Relaxed);
-    }
 }
 
 struct Ram(Arc<DomainState>);

@@ -1,11 +1,11 @@
 //! A device model at work for a guest: the whole path, both sides.
 
-mod common;
+mod toy;
 
-use common::{BAR0_SIZE, BASE, Running, SLOT, domain};
 use fake_xen::{BarKind, FakeXen, FirmwareError, MmioHole, RawIoreq, Stopped, place_bars};
 use guest_memory::{Gfn, GuestMemory};
 use proptest::prelude::*;
+use toy::{BAR0_SIZE, BASE, Running, SLOT, domain};
 use xen_glue::{DeviceModel, Extent, Hypervisor, IoreqError, IoreqState, MemType, Sbdf};
 
 #[test]

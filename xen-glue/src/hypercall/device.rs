@@ -291,16 +291,6 @@ impl Hypercall {
         Ok(u64::from_le_bytes(value))
     }
 
-    /// The highest frame number the domain has or had (`XENMEM_maximum_gpfn`).
-    ///
-    /// # Errors
-    /// [`HypercallError::Call`]: ESRCH when there is no such domain.
-    pub fn maximum_gpfn(&self, domid: DomId) -> Result<u64, HypercallError> {
-        let op = xen_sys::XENMEM_maximum_gpfn;
-        let call = Call::memory("XENMEM_maximum_gpfn", domid, op);
-        self.call(&call, &domid.0.to_le_bytes(), &[])
-    }
-
     /// An operation on a list of frames, in pieces; how many were done.
     fn reservation(&self, call: &Call, extent: Extent) -> Result<u32, HypercallError> {
         type Arg = xen_sys::xen_memory_reservation;
