@@ -79,8 +79,8 @@ pub struct Options {
     #[serde(deserialize_with = "named")]
     pub dm_seccomp: Option<Seccomp>,
 
-    /// Milliseconds a device model may be at one thing before it is taken to
-    /// hang, and replaced [default: 1000]
+    /// Milliseconds a device model in dom0 may be at one thing before it is taken
+    /// to hang, and replaced; in a domain of its own it is 1000 [default: 1000]
     #[arg(long, value_name = "MILLISECONDS")]
     pub dm_hang_limit: Option<Within<100, 600_000>>,
 

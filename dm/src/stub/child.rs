@@ -14,7 +14,8 @@ use vgpu_heartbeat::{EVERY, Heartbeat};
 use vgpu_ring::KeptPart;
 use xen_glue::Xenstore;
 
-/// How long it may be at one thing, as vgpud has it for those in dom0.
+/// How long it may be at one thing. vgpud has it so for those in dom0 unless told
+/// otherwise.
 const HANG_LIMIT: Duration = Duration::from_secs(1);
 
 /// What else there is to do for it meanwhile.
