@@ -3,6 +3,7 @@
 # recorded.
 
 boot_limit=300
+fact gpu "$LAB_GPU"
 [ "$LAB_SHORT" = 1 ] && seconds=5 || seconds=20
 
 [ "$LAB_DEVICE" = 1 ] && stage "vgpud starts" && start_vgpud

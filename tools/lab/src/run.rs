@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use log::info;
 use serde_json::{Value, json};
@@ -33,8 +33,8 @@ pub struct Options {
     /// The short form and tests of memory and page tables.
     #[arg(long, conflicts_with = "short")]
     extended: bool,
-    /// Of i915's tests only these programs, of migrate's only these cases of
-    /// what goes wrong, and none of the other checks, to work on them: NAME, or
+    /// Of the tests of i915 and stub only these programs, of migrate's only these
+    /// cases of what goes wrong, and none of the other checks, to work on them: NAME, or
     /// several with commas.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
@@ -87,10 +87,13 @@ enum End {
 /// Runs scenario `name`; true if it passed.
 pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     let scenario = scenario::find(name)?;
-    if name == "migrate" {
-        migrate::known(&options.only)?;
-    } else {
-        igt::known(&options.only)?;
+    match name {
+        "migrate" => migrate::known(&options.only)?,
+        "i915" | "stub" => igt::known(&options.only)?,
+        _ => ensure!(
+            options.only.is_empty(),
+            "--only is for the scenarios i915, stub and migrate, not for {name}"
+        ),
     }
     let cache = Cache::open()?;
     let images = Images::ensure(&cache)?;
@@ -306,7 +309,22 @@ fn progress(started: Instant, stage: &str) {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn only_is_refused_where_it_would_do_nothing() {
+        let line = Line::parse_from(["lab", "--only", "gem_basic"]);
+        let error = run("share", &line.options).unwrap_err().to_string();
+        assert!(error.starts_with("--only is for "), "{error}");
+    }
 
     #[test]
     fn only_the_scenarios_own_lines_steer_a_run() {

@@ -38,6 +38,10 @@ fn values<'a>(engines: &'a Map<String, Value>, engine: &str) -> Option<&'a Map<S
 /// Judges the run; its recordings are files.
 pub fn judge(facts: &Facts, _form: Form) -> Verdict {
     let dom0 = &facts.dom0;
+    let generation = match dom0.get("gpu") {
+        Some("kbl") => "gen9",
+        _ => "gen8",
+    };
     let mut failures = Vec::new();
     let mut result = Map::new();
     let mut files = Vec::new();
@@ -94,7 +98,7 @@ pub fn judge(facts: &Facts, _form: Form) -> Verdict {
         );
         if let (Some(kernel), Some(engines)) = (kernel, engines) {
             files.push((
-                format!("gen8-{recording}.json"),
+                format!("{generation}-{recording}.json"),
                 json!({ "kernel": kernel, "engines": engines }),
             ));
         }

@@ -61,6 +61,15 @@ fn recordings_are_files_of_their_own() {
 }
 
 #[test]
+fn a_recording_has_the_generation_of_its_gpu() {
+    for (gpu, name) in [("bdw", "gen8"), ("kbl", "gen9")] {
+        let dom0 = format!("LAB gpu {gpu}\n{DOM0}");
+        let verdict = verdict(&dom0, &guest("6.1.0"), &guest("6.12.1"));
+        assert_eq!(verdict.files[0].0, format!("{name}-bookworm-6.1.json"));
+    }
+}
+
+#[test]
 fn each_fault_is_named() {
     let (g1, g2) = (guest("6.1.0-57-amd64"), guest("6.12.118+deb13-amd64"));
     for (from, to, expected) in [
