@@ -216,7 +216,8 @@ impl Records {
         remove(&self.hold_path(domid));
     }
 
-    /// The guests that were another vgpud's. What is no record is removed.
+    /// The guests that were another vgpud's. What is no record is removed; one
+    /// of another version is left for a vgpud that can read it.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -234,6 +235,9 @@ impl Records {
             };
             match read(&path, rest) {
                 Ok(record) => records.push(record),
+                Err(e) if e.is::<OtherVersion>() => {
+                    log::error!("domain {rest} has no GPU until its vgpud is back: {e}");
+                }
                 Err(e) => {
                     log::warn!("{} is no record: {e:#}", path.display());
                     let _ = std::fs::remove_file(&path);
@@ -273,6 +277,11 @@ fn remove(path: &Path) {
     }
 }
 
+/// A record that this vgpud cannot read.
+#[derive(Debug, thiserror::Error)]
+#[error("version of its record is {0}, allowed: {VERSION}")]
+struct OtherVersion(u64);
+
 fn read(path: &Path, name: &str) -> anyhow::Result<GuestRecord> {
     let mut text = Vec::new();
     File::open(path)?
@@ -282,8 +291,10 @@ fn read(path: &Path, name: &str) -> anyhow::Result<GuestRecord> {
         bail!("it has more than {MAX_RECORD} bytes");
     }
     let version = serde_json::from_slice::<serde_json::Value>(&text)?["version"].clone();
-    if version != VERSION {
-        bail!("version is {version}, allowed: {VERSION}");
+    match version.as_u64() {
+        Some(n) if n == u64::from(VERSION) => {}
+        Some(n) => bail!(OtherVersion(n)),
+        None => bail!("version is {version}, allowed: {VERSION}"),
     }
     let record: GuestRecord = serde_json::from_slice(&text)?;
     if record.domid.to_string() != name {
@@ -331,12 +342,14 @@ mod tests {
         let put = |name: &str, text: &[u8]| std::fs::write(dir.join(name), text).unwrap();
         put("guest-3", b"{");
         put("guest-4", &serde_json::to_vec(&record(5)).unwrap());
-        put("guest-6", br#"{"version":2}"#);
+        put("guest-6", br#"{"version":200}"#);
         put("guest-7", &vec![b' '; 70_000]);
         put("guest-8.new", b"{}");
         assert!(records.flights().is_some());
         assert_eq!(records.read().unwrap(), [changed, record(12)]);
-        assert!(!dir.join("guest-4").exists());
+        let left = |name: &str| dir.join(name).exists();
+        assert!(left("guest-6"));
+        assert!(!["guest-3", "guest-4", "guest-7"].into_iter().any(left));
         records.hold(9).unwrap();
         records.hold(12).unwrap();
         records.remove(9);
