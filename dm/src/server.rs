@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::bounded;
 use guest_memory::{GuestMemory, Recorder, WrittenPages};
 use nix::errno::Errno;
 use serde::Serialize;
@@ -450,7 +450,7 @@ impl Server {
         (role, seccomp): (Role, Seccomp),
         run: impl FnOnce() + Send + 'static,
     ) -> Result<(), AttachError> {
-        let (tell, hear) = sync_channel(1);
+        let (tell, hear) = bounded(1);
         let run = move || {
             // It has heard nothing of the guest's yet.
             let confined = vgpu_confine::thread(role, seccomp, &DEVICE_MODEL_REQUESTS);

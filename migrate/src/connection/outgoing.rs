@@ -2,10 +2,11 @@
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use crossbeam::channel::{self, Receiver, bounded};
 
 use super::bucket::Bucket;
 use super::pages::{MAX_PAGES, encode};
@@ -49,7 +50,7 @@ struct Counts {
 /// The source's end of a connection. A thread of its own writes, so that
 /// sending goes on while pages are looked at.
 pub struct Outgoing<S> {
-    queue: Option<SyncSender<Vec<u8>>>,
+    queue: Option<channel::Sender<Vec<u8>>>,
     counts: Arc<Counts>,
     bandwidth: Option<f64>,
     thread: Mutex<Option<JoinHandle<io::Result<S>>>>,
@@ -62,7 +63,7 @@ impl<S: Read + Write + Send + 'static> Outgoing<S> {
     /// # Errors
     /// When there is no thread for it.
     pub fn start(stream: S, bandwidth: Option<f64>) -> io::Result<Self> {
-        let (queue, sections) = sync_channel(QUEUED);
+        let (queue, sections) = bounded(QUEUED);
         let counts = Arc::new(Counts::default());
         let thread = thread::Builder::new().name("vgpu-carrier".into()).spawn({
             let counts = Arc::clone(&counts);

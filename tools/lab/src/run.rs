@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
+use crossbeam::channel::{RecvTimeoutError, unbounded};
 use log::info;
 use serde_json::{Value, json};
 
@@ -250,7 +250,7 @@ fn watch(
 ) -> anyhow::Result<End> {
     let console = machine.stdout.take().context("QEMU has no console")?;
     let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    let (sender, lines) = mpsc::channel();
+    let (sender, lines) = unbounded();
     thread::spawn(move || {
         for line in BufReader::new(console).split(b'\n') {
             let Ok(line) = line else { break };
