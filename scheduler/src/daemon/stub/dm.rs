@@ -181,6 +181,9 @@ impl Talk {
 
     /// The first pipe that is offered by one that is `wanted` and not dead by
     /// now, and the number of that.
+    ///
+    /// # Errors
+    /// When the domain ends, or for what takes longer than `until`.
     fn next(
         xen: &dyn Hypervisor,
         domain: &StubDomain,
@@ -193,6 +196,10 @@ impl Talk {
             let offer = domain.next_offer(wanted, until)?;
             match Self::open(xen, DomId(domain.domid()), &offer) {
                 Ok(talk) => return Ok((offer.serial, talk)),
+                // One that offers without end is not looked at without end.
+                Err(e) if Instant::now() >= until => {
+                    return Err(e).with_context(|| format!("what {domain:?} offers"));
+                }
                 // Its offer stays until there is the next.
                 Err(e) => log::debug!("what {domain:?} offers: {e}"),
             }
