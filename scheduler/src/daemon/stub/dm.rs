@@ -47,6 +47,9 @@ impl WaitingStub {
         records: &Records,
         guest: u16,
     ) -> anyhow::Result<(Self, MappedArea)> {
+        // What is noted of a guest that had this number is nothing of this one's,
+        // which its toolstack lets run.
+        records.let_go(guest);
         let service = Service::new(stubs, records, guest)?;
         let frames = stubs.toolstack.have_frames(guest);
         frames.context("no frame for the page of requests")?;
