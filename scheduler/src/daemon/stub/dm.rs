@@ -20,7 +20,9 @@ use xen_glue::{DomId, Hypervisor};
 
 use super::service::Service;
 use super::{StubDomain, Stubs};
-use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT, left_until, unless_dead};
+use crate::daemon::device_model::{
+    Attached, DeviceModel, Home, LIMIT, left_until, quoted, unexpected, unless_dead,
+};
 use crate::daemon::records::Records;
 
 /// Between two looks whether what a process had open is closed.
@@ -407,7 +409,7 @@ impl DeviceModel for DmStub {
     fn device(&self) -> anyhow::Result<Vec<u8>> {
         match self.exchange(&ToDm::Save, LIMIT, MAX_DEVICE)? {
             (FromDm::Saved, device) => Ok(device),
-            (other, _) => bail!("the device model answered {other:?}"),
+            (other, _) => Err(unexpected(&other)),
         }
     }
 
@@ -503,8 +505,9 @@ impl DeviceModel for DmStub {
         if !lock(&self.service.pages).tend() {
             return;
         }
+        // Each look can find something, if a hostile one wants that.
         if let Err(e) = self.ask(&ToDm::Wake, LIMIT) {
-            log::warn!("domain {}: {e:#}", self.service.guest);
+            log::debug!("domain {}: {e:#}", self.service.guest);
         }
     }
 }
@@ -609,13 +612,11 @@ impl DmStub {
         talk.owed += 1;
         let (answer, attached) = hear(talk)?;
         if attached.len() > most {
-            bail!(
-                "the device model attached {} bytes to {answer:?}",
-                attached.len()
-            );
+            let count = attached.len();
+            return Err(unexpected(&answer).context(format!("{count} bytes are attached")));
         }
         match answer {
-            FromDm::Refused(reason) => bail!(reason),
+            FromDm::Refused(reason) => bail!(quoted(&reason)),
             answer => Ok((answer, attached)),
         }
     }
