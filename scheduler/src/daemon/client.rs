@@ -13,6 +13,7 @@ use vgpu_control::{
 use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
+use super::device_model::quoted;
 use super::guest::{Comes, Guest};
 use super::migration::{self, Arriving};
 use super::process::Process;
@@ -57,9 +58,9 @@ fn converse(connection: &Connection, shared: &Shared) -> anyhow::Result<()> {
     }
 }
 
-/// An error and its reasons in one line.
+/// An error and its reasons in one line, which may quote a file or a device model.
 fn one_line(error: &anyhow::Error) -> String {
-    format!("{error:#}").replace('\n', " ")
+    quoted(&format!("{error:#}"))
 }
 
 fn answer(

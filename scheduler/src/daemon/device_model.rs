@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use grant_area::MappedArea;
 use serde_json::Value;
 use vgpu_confine::Confined;
@@ -18,6 +18,22 @@ pub const LIMIT: Duration = Duration::from_secs(2);
 /// What is left of the time until `until`.
 pub fn left_until(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
+}
+
+/// The longest text of others that is passed on, in characters.
+const MOST_SAID: usize = 1000;
+
+/// What a device model says, or what a saved state has, for a log, a record and
+/// people: whoever made it is not trusted with any of them.
+pub fn quoted(said: &str) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    said.chars().take(MOST_SAID).map(printable).collect()
+}
+
+/// An answer that is none to what was asked.
+pub fn unexpected(answer: &FromDm) -> anyhow::Error {
+    let answer = quoted(&format!("{answer:?}"));
+    anyhow!("the device model answered {answer}")
 }
 
 /// What a device model says when it is attached.
@@ -46,7 +62,7 @@ impl Attached {
                 confined,
                 table,
             }),
-            FromDm::Failed(reason) => bail!(reason),
+            FromDm::Failed(reason) => bail!(quoted(&reason)),
             _ => bail!("it answered what nobody asked"),
         }
     }
@@ -173,7 +189,7 @@ impl dyn DeviceModel + '_ {
     pub fn tree(&self) -> anyhow::Result<Value> {
         match self.ask(&ToDm::Inspect, LIMIT)? {
             FromDm::Tree(tree) => Ok(tree),
-            other => bail!("the device model answered {other:?}"),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -184,7 +200,7 @@ impl dyn DeviceModel + '_ {
     pub fn step(&self, step: &ToDm, limit: Duration) -> anyhow::Result<()> {
         match self.ask(step, limit)? {
             FromDm::Done => Ok(()),
-            other => bail!("the device model answered {other:?}"),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -195,7 +211,7 @@ impl dyn DeviceModel + '_ {
     pub fn written(&self, most: usize) -> anyhow::Result<Vec<(u64, u64)>> {
         match self.ask(&ToDm::Written { most }, LIMIT)? {
             FromDm::Written(runs) => Ok(runs),
-            other => bail!("the device model answered {other:?}"),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -209,5 +225,24 @@ impl dyn DeviceModel + '_ {
             bail!("the device's state is longer than {MAX_DEVICE} bytes");
         }
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_model_says_is_one_short_line() {
+        assert_eq!(quoted("no\n\u{1b}[2Jroom\u{9b}"), "no  [2Jroom ");
+        let tree = FromDm::Tree(Value::String("\n".repeat(MOST_SAID)));
+        for e in [
+            Attached::heard(FromDm::Failed("é\n".repeat(MOST_SAID))).err(),
+            Some(unexpected(&tree)),
+        ] {
+            let line = format!("{:#}", e.unwrap());
+            assert!(line.chars().count() < MOST_SAID + 50, "{line}");
+            assert!(!line.contains(char::is_control), "{line:?}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use vgpu_ring::{DeviceBells, SharedArea};
 use vgpu_sched::saved::MAX_DEVICE;
 use vgpu_sched::sync::lock;
 
-use super::device_model::{Attached, DeviceModel, Home, LIMIT, left_until};
+use super::device_model::{Attached, DeviceModel, Home, LIMIT, left_until, quoted, unexpected};
 
 /// How a device model is run.
 #[derive(Clone, Debug)]
@@ -197,7 +197,7 @@ impl DmProcess {
         talk.connection.send(message, fds)?;
         talk.owed += 1;
         match hear(talk)? {
-            FromDm::Refused(reason) => bail!(reason),
+            FromDm::Refused(reason) => bail!(quoted(&reason)),
             answer => Ok(answer),
         }
     }
@@ -231,7 +231,7 @@ impl DeviceModel for DmProcess {
         let mut file = memory_file(&[]).context("no memory for the device's state")?;
         match self.exchange(&ToDm::Save, &[file.as_fd()], LIMIT)? {
             FromDm::Saved => {}
-            other => bail!("the device model answered {other:?}"),
+            other => return Err(unexpected(&other)),
         }
         // It may still write: what is read is a copy.
         file.rewind()?;

@@ -74,7 +74,8 @@ impl Process {
 /// parentheses, which may hold anything (Linux `fs/proc/array.c:do_task_stat`).
 fn started(pid: i32) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/stat");
-    let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let stat = std::fs::read(&path).with_context(|| format!("cannot read {path}"))?;
+    let stat = String::from_utf8_lossy(&stat);
     let rest = stat.rsplit_once(')').map(|(_, rest)| rest);
     let field = rest.and_then(|r| r.split_ascii_whitespace().nth(19));
     let started = field.and_then(|f| f.parse().ok());
@@ -83,6 +84,9 @@ fn started(pid: i32) -> anyhow::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -108,5 +112,20 @@ mod tests {
         child.wait().unwrap();
         assert!(process.open().is_err());
         process.kill(Duration::ZERO).unwrap();
+    }
+
+    /// It would live on, and be taken for one that is gone.
+    #[test]
+    fn a_process_whose_name_is_no_text_is_known_and_killed() {
+        let name = format!("vgpud-{}-", std::process::id()).into_bytes();
+        let name = OsString::from_vec([&b"\xff)"[..], &name].concat());
+        let program = std::env::temp_dir().join(name);
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("1000").spawn().unwrap();
+        std::fs::remove_file(&program).unwrap();
+        let process = Process::of(child.id().cast_signed()).unwrap();
+        process.kill(Duration::from_secs(20)).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9));
     }
 }

@@ -6,7 +6,7 @@
 //! ([`Guest::end_save`]).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use guest_memory::Gfn;
@@ -21,12 +21,16 @@ use super::guest::Guest;
 use super::migration::Migrant;
 use super::platform::Vgpu;
 
-/// How long a step may take that moves the page table: libxl waits 10 s for
-/// the dirty log (`LIBXL_QMP_CMD_TIMEOUT`).
+/// How long a step may take that moves the page table, or a look: libxl waits
+/// 10 s for the dirty log (`LIBXL_QMP_CMD_TIMEOUT`).
 const TABLE: Duration = Duration::from_secs(8);
 
 /// How long a device model may take to hold still.
 const STILL: Duration = Duration::from_secs(5);
+
+/// Frames that may be written between two looks, 4 GiB. A device model says which
+/// it wrote, and what it says is kept: it may say anything.
+const MOST_WRITTEN: u64 = 1 << 20;
 
 /// How far a save is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,8 +228,9 @@ impl Guest {
     }
 
     /// Runs of pages that the device model and this process wrote since they
-    /// were asked last: first frame and number of frames. What the GPU wrote
-    /// is not among them. To be called until it gives none.
+    /// were asked last: first frame and number of frames, as the device model
+    /// says it. What the GPU wrote is not among them. There may be more when
+    /// there are [`MAX_RUNS`] or more.
     ///
     /// # Errors
     /// When the vGPU failed or its device model does not answer.
@@ -290,13 +295,32 @@ impl Migrant for Guest {
 
     fn written(&self) -> anyhow::Result<Frames> {
         let mut frames = self.with_vgpu(|vgpu| Ok(vgpu.reached()))?;
+        let until = Instant::now() + TABLE;
+        let mut left = MOST_WRITTEN;
         loop {
             let runs = self.take_written()?;
-            if runs.is_empty() {
+            // What is written after a short answer is for the next look: one that
+            // always has something to tell would keep us here.
+            let all = runs.len() < MAX_RUNS;
+            for (first, count) in runs {
+                // One without a frame counts, too, or they could go on for ever.
+                left = left.checked_sub(count.max(1)).with_context(|| {
+                    format!(
+                        "domain {}: {count} frames from {:#x} on are said to be written, \
+                         allowed: {MOST_WRITTEN} in all",
+                        self.domid, first.0
+                    )
+                })?;
+                frames.insert_run(first, count);
+            }
+            if all {
                 return Ok(frames);
             }
-            for (first, count) in runs {
-                frames.insert_run(first, count);
+            if Instant::now() >= until {
+                bail!(
+                    "domain {}: its device model tells for too long what it wrote",
+                    self.domid
+                );
             }
         }
     }

@@ -69,7 +69,7 @@ fn fake_dm() {
     };
     match role.as_str() {
         "refuses" => {
-            let reason = FromDm::Failed("the domain has no such thing".into());
+            let reason = FromDm::Failed("\u{1b}[2J\nthe domain has no such thing".into());
             connection.send(&reason, &[]).unwrap();
             return;
         }
@@ -587,7 +587,10 @@ fn a_device_model_that_does_not_attach_fails_the_registration() {
     let f = Fixture::new("refuses", "refuses");
     let (_qemu, reply) = f.qemu("slot=5");
     let error = reply.unwrap_err();
-    assert!(error.ends_with("the domain has no such thing"), "{error}");
+    assert!(
+        error.ends_with(" [2J the domain has no such thing"),
+        "{error:?}"
+    );
     assert_eq!(f.note(), "added 9");
     assert_eq!(f.note(), "removed");
     assert_eq!(f.list(), []);

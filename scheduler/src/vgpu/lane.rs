@@ -10,6 +10,10 @@ use crate::workload::{InBatch, Shadow};
 /// Loads that may wait. A driver has one at the GPU and one behind it.
 const MAX_LOADS: usize = 64;
 
+/// Elements with nothing to add that may be behind one that runs. A guest has no
+/// end of them; more wait, and too many loads that wait are refused.
+const MAX_ALSO: usize = 64;
+
 /// Workloads a lane prepares ahead. The GPU takes two at a time.
 pub const AHEAD: usize = 2;
 
@@ -43,6 +47,11 @@ impl Flight {
     /// Where the guest has its context's image.
     pub const fn lrca(&self) -> u32 {
         self.descriptor.lrca()
+    }
+
+    /// Whether as many are behind it as may be.
+    pub const fn is_full(&self) -> bool {
+        self.also.len() >= MAX_ALSO
     }
 }
 

@@ -115,6 +115,10 @@ impl Vgpu {
                         return;
                     }
                 }
+                // It is looked at again when that is over.
+                Ok(workload::Element::Empty) if lane.last_flight().is_some_and(|l| l.is_full()) => {
+                    return;
+                }
                 Ok(workload::Element::Empty) => {
                     drop(lane.take());
                     match lane.last_flight() {
@@ -190,7 +194,7 @@ impl Vgpu {
             return true;
         };
         match lane.last_flight() {
-            Some(l) if l.shadow == shadow && l.tail == tail && !l.landing => {
+            Some(l) if l.shadow == shadow && l.tail == tail && !l.landing && !l.is_full() => {
                 l.tail = new_tail;
                 l.also.push((element, descriptor));
                 lane.take();

@@ -166,6 +166,26 @@ fn what_runs_may_be_loaded_again_a_thousand_times() {
     assert_eq!(guest.image(&a, lrc::RING_HEAD), a.tail);
 }
 
+/// Each was kept until what runs was over, however many they were.
+#[test]
+fn loads_that_add_nothing_cost_the_guest_its_engine() {
+    let host = Host::new();
+    let mut guest = host.guest(1, 256);
+    let (a, _word) = waiting(&mut guest);
+    guest.submit(&a, None);
+    // None takes the place of the one before it.
+    let empty = [(); 2].map(|()| guest.context(Engine::Rcs, 1));
+    for n in 0..1000 {
+        guest.submit(&empty[n % 2], None);
+    }
+    let event = next(&mut guest);
+    let exhausted = FaultReason::Exhausted;
+    assert!(
+        matches!(event, Event::Fault { reason, .. } if reason == exhausted),
+        "{event:?}"
+    );
+}
+
 #[test]
 fn a_refusal_comes_after_what_was_submitted_before() {
     let host = Host::new();

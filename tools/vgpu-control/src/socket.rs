@@ -46,9 +46,18 @@ pub enum ControlError {
     /// A pipe in the socket's place.
     #[error("cannot use the pipe")]
     Pipe(#[source] PipeError),
-    /// Not JSON, or not the JSON expected.
-    #[error("a message does not parse")]
-    Format(#[from] serde_json::Error),
+    /// Not JSON, or not the JSON expected; why, in one short line, for it may
+    /// quote what the other side sent.
+    #[error("a message does not parse: {0}")]
+    Format(String),
+}
+
+impl From<serde_json::Error> for ControlError {
+    fn from(e: serde_json::Error) -> Self {
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let why = e.to_string();
+        Self::Format(why.chars().take(200).map(printable).collect())
+    }
 }
 
 fn failed(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> ControlError {
@@ -278,6 +287,10 @@ mod tests {
         ));
         let long = "x".repeat(MAX_MESSAGE);
         assert!(matches!(a.send(&long, &[]), Err(ControlError::TooLong)));
+        a.send(&"\n".repeat(10_000), &[]).unwrap();
+        let why = b.recv::<ClientRequest>().unwrap_err().to_string();
+        assert!(why.starts_with("a message does not parse: unknown variant"));
+        assert!(why.len() < 300 && !why.contains('\n'), "{why}");
         b.set_limit(Some(Duration::ZERO)).unwrap();
         assert!(matches!(
             b.recv::<ClientRequest>(),

@@ -26,7 +26,10 @@ fn children(value: &Value, indent: &str, text: &mut String) {
             ("├─ ", "│  ")
         };
         let leaf = leaf(value).map_or(String::new(), |l| format!(": {l}"));
-        text.push_str(&format!("{indent}{branch}{name}{leaf}\n"));
+        // Some of it is what a device model says, which is not to write to this
+        // terminal what it likes.
+        let line = format!("{name}{leaf}").replace(char::is_control, "\u{fffd}");
+        text.push_str(&format!("{indent}{branch}{line}\n"));
         if leaf.is_empty() {
             children(value, &format!("{indent}{below}"), text);
         }
@@ -57,6 +60,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn nothing_controls_the_terminal() {
+        let value = json!({"a\u{1b}[2J": "b\n\u{9b}31m", "list": ["\r", 1]});
+        assert_eq!(
+            render("domain 5", &value),
+            "domain 5\n\
+             ├─ a\u{fffd}[2J: b\u{fffd}\u{fffd}31m\n\
+             └─ list: \u{fffd}, 1\n"
+        );
+    }
 
     #[test]
     fn branches_follow_the_structure() {

@@ -2,9 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use vgpu_control::{Cause, Migration, Pages};
+
+/// The most parts of a downtime: a source tells of five at most.
+const MOST_PARTS: usize = 16;
 
 /// The body of the section `times`, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,7 +64,14 @@ impl Times {
     /// # Errors
     /// When it is not what it has to be.
     pub fn parse(bytes: &[u8]) -> anyhow::Result<Self> {
-        serde_json::from_slice(bytes).context("section times")
+        let times: Self = serde_json::from_slice(bytes).context("section times")?;
+        // Each is a part of a log line at the target.
+        let parts = times.downtime.len();
+        ensure!(
+            parts <= MOST_PARTS,
+            "section times: downtime has {parts} parts, allowed: at most {MOST_PARTS}"
+        );
+        Ok(times)
     }
 
     /// How long ago it was saved. Hosts whose clocks disagree may find that it
@@ -75,4 +85,25 @@ impl Times {
 fn nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_downtime_has_few_parts() {
+        let mut migration = Migration {
+            downtime: vec![(Cause::Drain, 1.0); MOST_PARTS],
+            ..Migration::default()
+        };
+        let body = |m: &Migration| Times::new(UNIX_EPOCH, m).to_bytes().unwrap();
+        let times = Times::parse(&body(&migration)).unwrap();
+        assert_eq!(times.downtime, migration.downtime);
+        migration.downtime.push((Cause::Save, 1.0));
+        assert_eq!(
+            Times::parse(&body(&migration)).unwrap_err().to_string(),
+            "section times: downtime has 17 parts, allowed: at most 16"
+        );
+    }
 }

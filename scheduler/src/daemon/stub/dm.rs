@@ -20,7 +20,9 @@ use xen_glue::{DomId, Hypervisor};
 
 use super::service::Service;
 use super::{StubDomain, Stubs};
-use crate::daemon::device_model::{Attached, DeviceModel, Home, LIMIT, left_until, unless_dead};
+use crate::daemon::device_model::{
+    Attached, DeviceModel, Home, LIMIT, left_until, quoted, unexpected, unless_dead,
+};
 use crate::daemon::records::Records;
 
 /// Between two looks whether what a process had open is closed.
@@ -47,6 +49,9 @@ impl WaitingStub {
         records: &Records,
         guest: u16,
     ) -> anyhow::Result<(Self, MappedArea)> {
+        // What is noted of a guest that had this number is nothing of this one's,
+        // which its toolstack lets run.
+        records.let_go(guest);
         let service = Service::new(stubs, records, guest)?;
         let frames = stubs.toolstack.have_frames(guest);
         frames.context("no frame for the page of requests")?;
@@ -181,6 +186,9 @@ impl Talk {
 
     /// The first pipe that is offered by one that is `wanted` and not dead by
     /// now, and the number of that.
+    ///
+    /// # Errors
+    /// When the domain ends, or for what takes longer than `until`.
     fn next(
         xen: &dyn Hypervisor,
         domain: &StubDomain,
@@ -193,6 +201,10 @@ impl Talk {
             let offer = domain.next_offer(wanted, until)?;
             match Self::open(xen, DomId(domain.domid()), &offer) {
                 Ok(talk) => return Ok((offer.serial, talk)),
+                // One that offers without end is not looked at without end.
+                Err(e) if Instant::now() >= until => {
+                    return Err(e).with_context(|| format!("what {domain:?} offers"));
+                }
                 // Its offer stays until there is the next.
                 Err(e) => log::debug!("what {domain:?} offers: {e}"),
             }
@@ -397,7 +409,7 @@ impl DeviceModel for DmStub {
     fn device(&self) -> anyhow::Result<Vec<u8>> {
         match self.exchange(&ToDm::Save, LIMIT, MAX_DEVICE)? {
             (FromDm::Saved, device) => Ok(device),
-            (other, _) => bail!("the device model answered {other:?}"),
+            (other, _) => Err(unexpected(&other)),
         }
     }
 
@@ -493,8 +505,9 @@ impl DeviceModel for DmStub {
         if !lock(&self.service.pages).tend() {
             return;
         }
+        // Each look can find something, if a hostile one wants that.
         if let Err(e) = self.ask(&ToDm::Wake, LIMIT) {
-            log::warn!("domain {}: {e:#}", self.service.guest);
+            log::debug!("domain {}: {e:#}", self.service.guest);
         }
     }
 }
@@ -599,13 +612,11 @@ impl DmStub {
         talk.owed += 1;
         let (answer, attached) = hear(talk)?;
         if attached.len() > most {
-            bail!(
-                "the device model attached {} bytes to {answer:?}",
-                attached.len()
-            );
+            let count = attached.len();
+            return Err(unexpected(&answer).context(format!("{count} bytes are attached")));
         }
         match answer {
-            FromDm::Refused(reason) => bail!(reason),
+            FromDm::Refused(reason) => bail!(quoted(&reason)),
             answer => Ok((answer, attached)),
         }
     }

@@ -12,6 +12,7 @@ use vgpu_control::{Connection, FromDm, State, ToDm};
 
 use super::{Fixture, Qemu};
 use crate::daemon::guest::Guest;
+use crate::daemon::migration::Migrant;
 
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -27,6 +28,12 @@ pub fn answer(role: &str, connection: &Connection, step: &ToDm, fds: Vec<OwnedFd
     }
     let answer = match step {
         _ if refuses => FromDm::Refused("it will not".into()),
+        ToDm::Written { .. } if role == "wrote-everything" => {
+            FromDm::Written(vec![(0x77, u64::MAX)])
+        }
+        ToDm::Written { most } if role == "wrote-nothing-often" => {
+            FromDm::Written(vec![(7, 0); *most])
+        }
         ToDm::Written { most } => FromDm::Written(vec![(7, 2)][..(*most).min(1)].to_vec()),
         ToDm::Save => {
             let mut file = File::from(fds.into_iter().next().unwrap());
@@ -81,6 +88,25 @@ fn a_vgpu_is_saved_step_by_step() {
     guest.begin_save().unwrap();
     guest.suspend(LIMIT).unwrap();
     assert_eq!(f.note(), "stopped");
+}
+
+#[test]
+fn what_a_device_model_says_it_wrote_has_bounds() {
+    let look = |role| {
+        let (f, _qemu, guest) = guest(role);
+        guest.begin_save().unwrap();
+        (Migrant::written(&*guest), f)
+    };
+    // One that has something to tell each time.
+    let frames = look("writes").0.unwrap();
+    assert_eq!(frames.iter().collect::<Vec<_>>(), [Gfn(7), Gfn(8)]);
+    assert_eq!(
+        reason(look("wrote-everything").0),
+        "domain 9: 18446744073709551615 frames from 0x77 on are said to be written, \
+         allowed: 1048576 in all"
+    );
+    let nothing = reason(look("wrote-nothing-often").0);
+    assert!(nothing.contains("0 frames from 0x7 on"), "{nothing}");
 }
 
 #[test]

@@ -25,6 +25,10 @@ use crate::daemon::stub::{DomainPlan, StubConfig, Stubs, Toolstack, Watch};
 mod adopting;
 mod dying;
 
+/// A node by which there is another offer whenever vgpud looks, with no pipe
+/// behind it.
+const RESTLESS: &str = "restless";
+
 /// A bell that changes ring.
 struct Bell(EventBell);
 
@@ -185,7 +189,16 @@ impl Toolstack for FakeToolstack {
     fn read(&self, path: &str) -> anyhow::Result<Option<String>> {
         let tree = &mut *self.store.0.lock().unwrap();
         tree.looks += u32::from(path.ends_with(STUB_OFFER));
-        Ok(tree.nodes.get(path).cloned())
+        let Some(text) = tree.nodes.get(path) else {
+            return Ok(None);
+        };
+        if tree.nodes.contains_key(RESTLESS) && path.ends_with(STUB_OFFER) {
+            let mut offer: Offer = text.parse()?;
+            (offer.serial, offer.comings) = (100 + tree.looks, 2);
+            offer.control.directory.0 = u32::MAX;
+            return Ok(Some(offer.to_string()));
+        }
+        Ok(Some(text.clone()))
     }
 
     fn write(&self, _stub: u16, path: &str, value: &str) -> anyhow::Result<()> {

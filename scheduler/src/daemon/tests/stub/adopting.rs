@@ -20,6 +20,8 @@ pub(super) struct Left {
     pub(super) store: Store,
     record: GuestRecord,
     qemu: Child,
+    /// How long the next vgpud waits for its domain.
+    limit: Duration,
 }
 
 impl Drop for Left {
@@ -142,6 +144,7 @@ impl Left {
             store,
             record,
             qemu,
+            limit: Duration::from_secs(30),
         }
     }
 
@@ -153,7 +156,9 @@ impl Left {
         Fixture::start(self.dir.clone(), "serves", |notes| {
             let (xen, guest) = (&self.xen, &self.guest);
             let toolstack = FakeToolstack::new("serves", xen, guest, &self.store, notes);
-            Some(toolstack.stubs(Path::new("")))
+            let mut stubs = toolstack.stubs(Path::new(""));
+            stubs.config.limit = self.limit;
+            Some(stubs)
         })
     }
 }
@@ -202,6 +207,7 @@ fn a_domain_that_is_no_device_models_any_more_is_not_adopted() {
         ("ended", true),
         ("guest-ended", true),
         ("nonsense", true),
+        ("restless", true),
         ("lost", true),
     ] {
         let mut left = Left::new(&format!("stub-{what}"));
@@ -223,6 +229,10 @@ fn a_domain_that_is_no_device_models_any_more_is_not_adopted() {
                 let node = format!("/local/domain/{stub}/device-model-vgpu/{STUB_OFFER}");
                 left.store.write(&node, "version=1");
             }
+            "restless" => {
+                left.limit = Duration::ZERO;
+                left.store.write(RESTLESS, "");
+            }
             _ => left.record.failure = Some("it broke".into()),
         }
         let f = left.next();
@@ -231,7 +241,7 @@ fn a_domain_that_is_no_device_models_any_more_is_not_adopted() {
         let notes: Vec<String> = f.notes.try_iter().collect();
         let mut expected: BTreeSet<_> = destroyed.then_some("destroyed").into_iter().collect();
         // Where it has lost its vGPU only now.
-        if ["another", "ended", "nonsense"].contains(&what) {
+        if ["another", "ended", "nonsense", "restless"].contains(&what) {
             expected.insert("paused 9");
         }
         assert_eq!(notes.len(), expected.len(), "{what}: {notes:?}");

@@ -138,3 +138,14 @@ fn a_guest_that_stood_still_runs_when_it_is_taken_over() {
         assert!(!f.dir.join("run/held-9").exists());
     }
 }
+
+#[test]
+fn a_guest_that_begins_is_not_let_run_for_another_of_its_number() {
+    let w = World::new("stub-begins", "serves");
+    std::fs::write(w.f.dir.join("run/held-9"), "").unwrap();
+    // Its toolstack is not through yet.
+    w.store.pause_for_good(&w.guest);
+    let (_qemu, reply) = w.f.qemu("slot=5,stub=1");
+    assert_eq!(reply, Ok(json!({"incoming_at": 0})));
+    assert_eq!(w.store.pauses(), 1);
+}
