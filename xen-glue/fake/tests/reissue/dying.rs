@@ -2,10 +2,8 @@
 //! operations, and what its successor makes of the instruction that a vCPU had
 //! begun a moment before.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 
-use fake_xen::Killed;
 use xen_glue::Errno;
 
 use super::*;
