@@ -47,7 +47,7 @@ impl IoreqPage {
 }
 
 /// Those, once each.
-pub(super) fn written(page: &IoreqPage) -> BTreeSet<u64> {
+fn written(page: &IoreqPage) -> BTreeSet<u64> {
     page.frames_written().collect()
 }
 
@@ -75,7 +75,9 @@ impl IoreqServer {
 
     /// Makes protected frames plain RAM, but for those that a vCPU's
     /// instruction may write to just now, which are returned: all of them, if
-    /// an answer is not fetched in a millisecond. The server must be
+    /// an answer is not fetched in a millisecond. Those for which
+    /// [`IoreqPage::crossings`] has more afterwards than before must become RAM
+    /// before these requests are answered. The server must be
     /// enabled, `page` its page, and until this returns nobody may answer
     /// a request. Frames that left the guest count as RAM. Pauses the domain
     /// for an instant.
