@@ -10,7 +10,8 @@
 //! `IoreqServer::let_go`). Until then its writes are done, and told to nobody.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -137,9 +138,10 @@ pub(crate) struct Protection {
     memory: Arc<dyn GuestMemory>,
     kept: Arc<dyn Kept>,
     state: Mutex<State>,
-    /// Held shared to answer a request, and alone while frames become RAM.
-    /// Taken after `state`, or without it.
-    answers: RwLock<()>,
+    /// Held shared to answer a request, and alone while types of frames change.
+    /// Taken after `state`, or without it. vCPUs that are not answered before a
+    /// frame is RAM, which is in `leaving` ([`IoreqPage::crossings`]).
+    answers: RwLock<BTreeSet<(u32, u64)>>,
 }
 
 impl Protection {
@@ -198,7 +200,7 @@ impl Protection {
     /// can be done now.
     fn disown(&self, state: &mut State) {
         let ended = {
-            let _none = self.answers.write().unwrap_or_else(PoisonError::into_inner);
+            let _none = self.answer_none();
             self.server.end_claim(&self.page, |gfn| self.is_memory(gfn))
         };
         match ended {
@@ -228,9 +230,22 @@ impl Protection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be held while a request is answered.
-    pub(crate) fn answering(&self) -> RwLockReadGuard<'_, ()> {
-        self.answers.read().unwrap_or_else(PoisonError::into_inner)
+    /// To be held while a request of a vCPU is answered. Waits until that may be,
+    /// or `stop` says not to.
+    pub(crate) fn answering(&self, vcpu: u32, stop: &AtomicBool) -> impl Sized {
+        loop {
+            let held = self.answers.read().unwrap_or_else(PoisonError::into_inner);
+            if stop.load(Ordering::Acquire) || held.iter().all(|(one, _)| *one != vcpu) {
+                return held;
+            }
+            drop(held);
+            thread::sleep(SOON);
+        }
+    }
+
+    /// To be held while types of frames change.
+    fn answer_none(&self) -> RwLockWriteGuard<'_, BTreeSet<(u32, u64)>> {
+        self.answers.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn state(&self) -> ProtectionState {
@@ -272,16 +287,20 @@ impl Protection {
                 return Outcome::Refused;
             }
         }
+        let mut held = self.answer_none();
+        if held.iter().any(|(_, one)| *one == gfn) {
+            return Outcome::Refused;
+        }
         if state.leaving.remove(&gfn) {
             // It is still.
             state.frames.insert(gfn);
             return Outcome::Done;
         }
         self.kept.about_to();
-        let protected = {
-            let _none = self.answers.write().unwrap_or_else(PoisonError::into_inner);
-            self.server.protect(&self.page, gfn)
-        };
+        let one = BTreeSet::from([gfn]);
+        let before = self.page.crossings(&one);
+        let protected = self.server.protect(&self.page, gfn);
+        let after = self.page.crossings(&one);
         match protected {
             Ok(true) => {
                 state.refusals = 0;
@@ -289,8 +308,15 @@ impl Protection {
                 Outcome::Done
             }
             // A vCPU's instruction is in the way.
-            Ok(false) => Outcome::Refused,
+            Ok(false) => {
+                if !after.is_subset(&before) {
+                    held.extend(after);
+                    state.leave(gfn);
+                }
+                Outcome::Refused
+            }
             Err(e) => {
+                drop(held);
                 state.seen.refused += 1;
                 state.refusals += 1;
                 log::debug!("{e}");
@@ -352,15 +378,16 @@ impl Protection {
     /// Makes RAM of frames let go of, as far as that can be done now.
     fn make_ram(&self, state: &mut State) {
         let batch: BTreeSet<u64> = state.leaving.iter().take(BATCH).copied().collect();
-        let left = {
-            let _none = self.answers.write().unwrap_or_else(PoisonError::into_inner);
-            self.server.let_go(&self.page, &batch)
-        };
+        let mut held = self.answer_none();
+        let before = self.page.crossings(&batch);
         // Without a server there is nothing to do for them.
-        let left = left.unwrap_or_else(|e| {
+        let left = self.server.let_go(&self.page, &batch).unwrap_or_else(|e| {
             log::debug!("{e}");
             BTreeSet::new()
         });
+        held.retain(|(_, gfn)| left.contains(gfn) || !batch.contains(gfn));
+        held.extend(self.page.crossings(&left).difference(&before));
+        drop(held);
         let done = batch.len() - left.len();
         // Those left are tried first the next time. There are no more of them
         // than twice the vCPUs, or none could be done.
@@ -466,6 +493,7 @@ impl Protection {
             log::warn!("{e}");
             let state = &mut *self.lock();
             state.leaving.clear();
+            self.answer_none().clear();
             state.claimed |= std::mem::take(&mut state.inherited);
             self.end_claim(state);
         }

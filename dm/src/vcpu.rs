@@ -180,8 +180,9 @@ impl VcpuLoop {
     /// Gives an answer that is committed.
     fn give(&self, data: u64) -> Result<(), VcpuIoreqsError> {
         self.kept.about_to();
-        let _answering = self.protection.answering();
-        self.ioreqs.page().complete(self.ioreqs.vcpu(), data)?;
+        let vcpu = self.ioreqs.vcpu();
+        let _answering = self.protection.answering(vcpu, &self.stop);
+        self.ioreqs.page().complete(vcpu, data)?;
         self.kept.about_to();
         Ok(self.ioreqs.channel().notify()?)
     }

@@ -137,33 +137,46 @@ impl Dynasty {
     }
 
     fn protect(&mut self) {
-        let gfn = TABLE;
-        let order = Event::Protect { gfn, serial: 1 };
-        self.vgpud.events.push(order).unwrap();
-        self.hear(|r| *r == answer(TABLE, 1, vgpu_ring::Outcome::Done));
+        self.order(TABLE, Outcome::Done);
     }
 
-    /// Starts a vCPU that fills the page when it is called, and comes back when
-    /// the first request of that is there.
-    fn filling(&self) -> (impl FnOnce() + Send + 'static, Receiver<JoinHandle<Filled>>) {
+    /// Orders a frame to be protected, which ends so.
+    fn order(&mut self, gfn: u64, outcome: Outcome) {
+        let order = Event::Protect { gfn, serial: 1 };
+        self.vgpud.events.push(order).unwrap();
+        self.hear(|r| *r == answer(gfn, 1, outcome));
+    }
+
+    /// Starts a vCPU that does this and reads a register when it is called, and
+    /// comes back when the first request of that is there.
+    fn doing(
+        &self,
+        number: u32,
+        instruction: fn(&Vcpu) -> Result<(), Stopped>,
+    ) -> (impl FnOnce() + Send + 'static, Receiver<JoinHandle<Filled>>) {
         let (tell, hear) = channel();
-        let (vcpu, registers) = (self.domain.vcpu(1).unwrap(), self.registers);
+        let (vcpu, registers) = (self.domain.vcpu(number).unwrap(), self.registers);
         let privcmd = self.xen.open_privcmd().unwrap();
         let model = DeviceModel::new(privcmd, self.domain.id());
         let server = model.attach_ioreq_server(IoreqServerId(self.server));
         let page = server.map_page(2).unwrap();
         server.persist(true);
         let start = move || {
-            let fill = thread::spawn(move || {
-                let filled = vcpu.rep_stos(AT, 8, 512, POINTER, false);
-                (filled, vcpu.mmio_read(registers, 4))
+            let does = thread::spawn(move || {
+                let done = instruction(&vcpu);
+                (done, vcpu.mmio_read(registers, 4))
             });
-            tell.send(fill).unwrap();
-            while page.state(1) == Ok(IoreqState::None) {
+            tell.send(does).unwrap();
+            while page.state(number) == Ok(IoreqState::None) {
                 thread::yield_now();
             }
         };
         (start, hear)
+    }
+
+    /// The same, of one that fills the page.
+    fn filling(&self) -> (impl FnOnce() + Send + 'static, Receiver<JoinHandle<Filled>>) {
+        self.doing(1, |vcpu| vcpu.rep_stos(AT, 8, 512, POINTER, false))
     }
 
     /// Judges what became of that.
@@ -252,4 +265,57 @@ fn one_that_ends_a_dead_ones_claim_may_die_at_any_step() {
     }
     // It ends the claim twice.
     assert!(killed >= 8, "{killed}");
+}
+
+/// A store of which the first half is in the page.
+fn cross(vcpu: &Vcpu) -> Result<(), Stopped> {
+    vcpu.mmio_write(AT + 4092, 8, POINTER)
+}
+
+fn is_stored(guest: &Dynasty, crossing: &Receiver<JoinHandle<Filled>>) {
+    let crossing = crossing.try_recv().unwrap();
+    let (stored, read) = crossing.join().unwrap();
+    assert_eq!((stored, read.map(drop)), (Ok(()), Ok(())));
+    let second = guest.domain.ram().read_u64(AT + 4096).unwrap();
+    assert_eq!(second, POINTER >> 32);
+}
+
+/// The page becomes RAM, and is protected again since another vCPU fills it. Then
+/// it must be RAM for the store.
+#[test]
+fn a_store_that_found_ram_at_its_first_half_finds_it_again() {
+    let (mut guest, server, process) = Dynasty::begin();
+    guest.protect();
+    guest.order(TABLE + 1, Outcome::Done);
+    let (fill, filling) = guest.filling();
+    let (store, crossing) = guest.doing(0, cross);
+    process.before_ram(fill);
+    process.before_protected(store);
+    let gfn = TABLE;
+    guest.vgpud.events.push(Event::Unprotect { gfn }).unwrap();
+    guest.hear(|r| *r == answer(TABLE, 0, Outcome::Ended));
+    let start = Instant::now();
+    while guest.domain.frame(Gfn(TABLE)) != FrameKind::Ram || server.protection().late == 0 {
+        assert!(start.elapsed() < HANG);
+        thread::yield_now();
+    }
+    is_stored(&guest, &crossing);
+    let (filled, read) = filling.try_recv().unwrap().join().unwrap();
+    assert_eq!((filled, read.map(drop)), (Ok(()), Ok(())));
+    server.stop();
+    assert_eq!(guest.domain.stopped(), None);
+}
+
+#[test]
+fn a_frame_is_not_protected_that_a_store_found_to_be_ram() {
+    let (mut guest, server, process) = Dynasty::begin();
+    guest.order(TABLE + 1, Outcome::Done);
+    let (store, crossing) = guest.doing(0, cross);
+    process.before_protected(store);
+    guest.order(TABLE, Outcome::Refused);
+    is_stored(&guest, &crossing);
+    assert_eq!(guest.domain.frame(Gfn(TABLE)), FrameKind::Ram);
+    guest.protect();
+    server.stop();
+    assert_eq!(guest.domain.stopped(), None);
 }

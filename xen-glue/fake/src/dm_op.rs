@@ -75,24 +75,34 @@ fn arg_len(op: u32) -> Option<usize> {
     })
 }
 
-/// Whether an operation is to make protected frames RAM.
-pub(crate) fn makes_ram(op: &mut [u8]) -> bool {
-    let number = op.first_chunk().map(|n| u32::from_le_bytes(*n));
-    let len = number.and_then(arg_len);
-    let Some(arg) = len.and_then(|len| op.get_mut(DM_OP_UNION..)?.get_mut(..len)) else {
-        return false;
-    };
-    let arg = Arg(arg);
-    match number {
-        Some(xen_sys::XEN_DMOP_set_mem_type) => {
-            let at = offset_of!(xen_sys::xen_dm_op_set_mem_type, mem_type);
-            arg.u16(at) == hvmmem::RAM_RW
+/// What an operation is to make of frames.
+#[derive(Clone, Copy)]
+pub(crate) enum Change {
+    /// RAM, of protected ones.
+    ToRam,
+    /// Protected ones.
+    ToProtected,
+}
+
+impl Change {
+    pub(crate) fn of(op: &mut [u8]) -> Option<Self> {
+        let number = u32::from_le_bytes(*op.first_chunk()?);
+        let arg = Arg(op.get_mut(DM_OP_UNION..)?.get_mut(..arg_len(number)?)?);
+        match number {
+            xen_sys::XEN_DMOP_set_mem_type => {
+                let at = offset_of!(xen_sys::xen_dm_op_set_mem_type, mem_type);
+                match arg.u16(at) {
+                    hvmmem::RAM_RW => Some(Self::ToRam),
+                    hvmmem::IOREQ_SERVER => Some(Self::ToProtected),
+                    _ => None,
+                }
+            }
+            xen_sys::XEN_DMOP_map_mem_type_to_ioreq_server => {
+                let at = offset_of!(xen_sys::xen_dm_op_map_mem_type_to_ioreq_server, flags);
+                (arg.u32(at) == 0).then_some(Self::ToRam)
+            }
+            _ => None,
         }
-        Some(xen_sys::XEN_DMOP_map_mem_type_to_ioreq_server) => {
-            let at = offset_of!(xen_sys::xen_dm_op_map_mem_type_to_ioreq_server, flags);
-            arg.u32(at) == 0
-        }
-        _ => false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use xen_glue::{Access, DomId, ForeignMap, Mapping, Privcmd, PrivcmdError, Resource};
 
-use crate::dm_op;
+use crate::dm_op::Change;
 use crate::host::lock;
 
 /// What ends a thread of a killed process.
@@ -20,6 +20,7 @@ struct Life {
     left: Option<u64>,
     over: bool,
     before_ram: Option<Hook>,
+    before_protected: Option<Hook>,
 }
 
 /// A privcmd handle of a process that can be killed at any of its device-model
@@ -51,6 +52,11 @@ impl MortalPrivcmd {
         lock(&self.life).before_ram = Some(Box::new(hook));
     }
 
+    /// Has `hook` called once, before the next operation that protects frames.
+    pub fn before_protected(&self, hook: impl FnOnce() + Send + 'static) {
+        lock(&self.life).before_protected = Some(Box::new(hook));
+    }
+
     /// Whether the process was killed.
     #[must_use]
     pub fn is_dead(&self) -> bool {
@@ -66,14 +72,18 @@ impl MortalPrivcmd {
     }
 
     /// One operation; the hook that is due before it.
-    fn step(&self, makes_ram: bool) -> Option<Hook> {
+    fn step(&self, change: Option<Change>) -> Option<Hook> {
         let mut life = lock(&self.life);
         match &mut life.left {
             Some(0) => life.over = true,
             Some(left) => *left -= 1,
             None => {}
         }
-        let hook = life.before_ram.take_if(|_| makes_ram);
+        let hook = match change {
+            Some(Change::ToRam) => life.before_ram.take(),
+            Some(Change::ToProtected) => life.before_protected.take(),
+            None => None,
+        };
         drop(life);
         self.check();
         hook
@@ -82,8 +92,8 @@ impl MortalPrivcmd {
 
 impl Privcmd for MortalPrivcmd {
     fn dm_op(&self, domid: DomId, bufs: &mut [&mut [u8]]) -> Result<(), PrivcmdError> {
-        let makes_ram = bufs.first_mut().is_some_and(|op| dm_op::makes_ram(op));
-        if let Some(hook) = self.step(makes_ram) {
+        let change = bufs.first_mut().and_then(|op| Change::of(op));
+        if let Some(hook) = self.step(change) {
             hook();
         }
         self.inner.dm_op(domid, bufs)

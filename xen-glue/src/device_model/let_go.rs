@@ -47,7 +47,7 @@ impl IoreqPage {
 }
 
 /// Those, once each.
-pub(super) fn written(page: &IoreqPage) -> BTreeSet<u64> {
+fn written(page: &IoreqPage) -> BTreeSet<u64> {
     page.frames_written().collect()
 }
 
@@ -75,7 +75,9 @@ impl IoreqServer {
 
     /// Makes protected frames plain RAM, but for those that a vCPU's
     /// instruction may write to just now, which are returned: all of them, if
-    /// an answer is not fetched in a millisecond. The server must be
+    /// an answer is not fetched in a millisecond. Those for which
+    /// [`IoreqPage::crossings`] has more afterwards than before must become RAM
+    /// before these requests are answered. The server must be
     /// enabled, `page` its page, and until this returns nobody may answer
     /// a request. Frames that left the guest count as RAM. Pauses the domain
     /// for an instant.
@@ -118,7 +120,8 @@ impl IoreqServer {
     /// A request that an instruction sent when its frame was protected is in
     /// its slot still then, since nobody has answered it. Frames that are
     /// protected stay so, and the server may have a claim or not; afterwards
-    /// it has one, if there is such a frame. `is_memory` as in
+    /// it has one, if there is such a frame. One that [`Self::protect`] protected
+    /// while a store across its edge began becomes RAM. `is_memory` as in
     /// [`Self::end_claim`].
     pub fn protect_again(&self, page: &IoreqPage, is_memory: impl Fn(u64) -> bool) {
         let frames: Vec<u64> = written(page)
@@ -133,12 +136,29 @@ impl IoreqServer {
         {
             log::warn!("a vCPU writes to a frame that may have become RAM: {e}");
         }
-        for gfn in frames {
+        for &gfn in &frames {
             // Xen refuses it for one that is protected.
             match self.set_type(gfn, MemType::WriteProtected) {
                 Ok(()) => log::info!("frame {gfn:#x} is protected again until a write to it ends"),
                 Err(e) => log::debug!("{e}"),
             }
+        }
+        let before = frames.iter().filter_map(|gfn| gfn.checked_sub(1));
+        let crossings = page.crossings(&before.collect());
+        let crossed = crossings.into_iter().map(|(_, gfn)| gfn);
+        let crossed: BTreeSet<u64> = crossed
+            .filter(|gfn| !frames.contains(gfn) && is_memory(*gfn))
+            .collect();
+        if crossed.is_empty() {
+            return;
+        }
+        // No vCPU is inside another instruction that goes on in one of them.
+        let made_ram = self.set_enabled(true).and_then(|()| {
+            let mut frames = crossed.into_iter();
+            frames.try_for_each(|gfn| self.set_type(gfn, MemType::Ram))
+        });
+        if let Err(e) = made_ram {
+            log::debug!("{e}");
         }
     }
 

@@ -8,62 +8,88 @@
 //! hvmemul_do_io). So no frame becomes protected while a vCPU is inside an
 //! instruction that writes to the start of the next one.
 //!
-//! A slot shows that as `let_go` has it. Between the answer and the end of the
-//! instruction it shows what was answered; if that is such a write, the domain is
-//! paused for an instant.
+//! A slot shows that as `let_go` has it. Between an answer and the end of the
+//! instruction, or its next request, it shows what was answered. If that is such a
+//! write, or a read, which can be of an instruction that has yet to store across
+//! the edge (a `movs`), the domain is paused for an instant.
+
+use std::collections::BTreeSet;
 
 use guest_memory::Gfn;
 
-use super::let_go::{all_fetched, written};
+use super::let_go::all_fetched;
 use super::{DeviceModelError, IoreqServer, MemType};
-use crate::{IoreqPage, IoreqState};
+use crate::{IoKind, IoRequest, IoreqPage, IoreqState};
 
 /// Bytes of the widest store, all but one of which can be in the next frame.
 const WIDEST: u64 = 64;
 
-/// Whether a vCPU's request writes to the start of the frame after `gfn`: one
-/// that is in its slot, or `ever` was the last there.
-fn crosses_into_next(page: &IoreqPage, gfn: u64, ever: bool) -> bool {
+/// Whether a request is a write to the start of the frame after `gfn`.
+fn crosses_into_next(r: &IoRequest, gfn: u64) -> bool {
     let next = gfn.wrapping_add(1);
-    let Some(start) = Gfn(next).address() else {
-        return false;
-    };
-    (0..page.vcpus()).any(|vcpu| {
-        let last = page.last(vcpu);
-        last.is_ok_and(|(state, r)| {
-            (ever || state != IoreqState::None)
-                && r.frames_written().contains(&next)
-                && r.addr.wrapping_sub(start) < WIDEST
-        })
+    let start = Gfn(next).address();
+    start.is_some_and(|start| {
+        r.frames_written().contains(&next) && r.addr.wrapping_sub(start) < WIDEST
+    })
+}
+
+/// Whether it is for the device model to answer.
+fn is_unanswered(state: IoreqState) -> bool {
+    matches!(state, IoreqState::Ready | IoreqState::InProcess)
+}
+
+impl IoreqPage {
+    /// vCPUs that wait for an answer to a write to the start of the frame after
+    /// one of `frames`, with that one. Of what such a vCPU stores a part may be
+    /// in it; if it became protected when that was written, it has to be RAM
+    /// before the request is answered.
+    #[must_use]
+    pub fn crossings(&self, frames: &BTreeSet<u64>) -> BTreeSet<(u32, u64)> {
+        let requests = (0..self.vcpus()).filter_map(|vcpu| self.peek(vcpu).ok().flatten());
+        requests
+            .filter_map(|(state, r)| {
+                let gfn = Gfn::containing(r.addr).0.checked_sub(1)?;
+                let crosses = frames.contains(&gfn) && crosses_into_next(&r, gfn);
+                (is_unanswered(state) && crosses).then_some((r.vcpu, gfn))
+            })
+            .collect()
+    }
+}
+
+/// Whether a vCPU that does not wait may be inside an instruction whose last
+/// request was one, or that can have one yet.
+fn may_go_on(page: &IoreqPage, gfn: u64) -> bool {
+    let mut last = (0..page.vcpus()).filter_map(|vcpu| page.last(vcpu).ok());
+    last.any(|(state, r)| {
+        let plain_read = r.kind == IoKind::Copy && r.read && !r.data_is_ptr;
+        !is_unanswered(state) && (plain_read || crosses_into_next(&r, gfn))
     })
 }
 
 impl IoreqServer {
     /// Protects a frame, unless a vCPU's instruction may have written to it
-    /// that is not through; says whether it did. Until this returns nobody may
-    /// answer a request; `page` is the server's.
+    /// that is not through; says whether it is protected. If not, and
+    /// [`IoreqPage::crossings`] has more of it than before, it may be all the
+    /// same, and must become RAM before these requests are answered. Until this
+    /// returns nobody may answer a request; `page` is the server's.
     ///
     /// # Errors
     /// When Xen refuses.
     pub fn protect(&self, page: &IoreqPage, gfn: u64) -> Result<bool, DeviceModelError> {
-        if crosses_into_next(page, gfn, true) {
-            if !all_fetched(page) || crosses_into_next(page, gfn, false) {
+        if may_go_on(page, gfn) {
+            if !all_fetched(page) {
                 return Ok(false);
             }
             // Pauses the domain.
             self.set_enabled(true)?;
         }
+        let is_crossed = || !page.crossings(&BTreeSet::from([gfn])).is_empty();
+        if is_crossed() {
+            return Ok(false);
+        }
         self.set_type(gfn, MemType::WriteProtected)?;
-        if !crosses_into_next(page, gfn, false) {
-            return Ok(true);
-        }
-        // One that began meanwhile.
-        self.set_type(gfn, MemType::Ram)?;
-        if written(page).contains(&gfn) {
-            // Another vCPU writes to the frame as one that is protected.
-            self.set_type(gfn, MemType::WriteProtected)?;
-            return Ok(true);
-        }
-        Ok(false)
+        // By a store that began meanwhile. It cannot be made RAM just so: other
+        // vCPUs may write to it as one that is protected.
+        Ok(!is_crossed())
     }
 }

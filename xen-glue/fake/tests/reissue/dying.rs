@@ -2,10 +2,9 @@
 //! operations, and what its successor makes of the instruction that a vCPU had
 //! begun a moment before.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 
-use fake_xen::Killed;
 use xen_glue::Errno;
 
 use super::*;
@@ -13,19 +12,33 @@ use super::*;
 /// More than any end of protection takes.
 const NEVER: u64 = 100;
 
-/// Has a device model killed at its `step`th operation of `end`. Says whether
-/// it came to that.
-fn killed_at(step: u64, instruction: Instruction, end: fn(&DeviceModelOfOne)) -> bool {
-    let dm = DeviceModelOfOne::new();
+/// Starts an instruction when it is called, and comes back when there is a request
+/// of it.
+fn beginning(
+    dm: &DeviceModelOfOne,
+    instruction: Instruction,
+) -> (
+    impl FnOnce() + Send + 'static,
+    Receiver<JoinHandle<Outcome>>,
+) {
     let (tell, hear) = channel();
     let (domain, page) = (dm.domain.clone(), Arc::clone(&dm.page));
-    // The last moment at which an instruction finds a protected frame.
-    dm.privcmd.before_ram(move || {
+    let begin = move || {
         tell.send(start(&domain, instruction)).unwrap();
         while page.state(0) == Ok(IoreqState::None) {
             std::thread::yield_now();
         }
-    });
+    };
+    (begin, hear)
+}
+
+/// Has a device model killed at its `step`th operation of `end`. Says whether
+/// it came to that.
+fn killed_at(step: u64, instruction: Instruction, end: fn(&DeviceModelOfOne)) -> bool {
+    let dm = DeviceModelOfOne::new();
+    let (begin, hear) = beginning(&dm, instruction);
+    // The last moment at which an instruction finds a protected frame.
+    dm.privcmd.before_ram(begin);
     dm.privcmd.dies_after(step);
     let ended = catch_unwind(AssertUnwindSafe(|| end(&dm)));
     let killed = ended.is_err_and(|e| e.is::<Killed>());
@@ -71,4 +84,22 @@ fn one_that_ends_its_claim_may_die_at_any_step() {
         let is_memory = |gfn: u64| ram.read(gfn << 12, &mut [0]).is_ok();
         assert_eq!(dm.server.end_claim(&dm.page, is_memory), Ok(false));
     });
+}
+
+#[test]
+fn one_that_protects_a_frame_may_die_then() {
+    let before = (AT >> 12) - 1;
+    for instruction in CROSSING {
+        let dm = DeviceModelOfOne::new();
+        let (begin, hear) = beginning(&dm, instruction);
+        // The last moment at which it finds RAM.
+        dm.privcmd.before_protected(begin);
+        assert_eq!(dm.server.protect(&dm.page, before), Ok(false));
+        assert_eq!(dm.domain.frame(Gfn(before)), FrameKind::WriteProtected);
+        let next = dm.successor();
+        next.server.protect_again(&next.page, |_| true);
+        assert_eq!(next.domain.frame(Gfn(before)), FrameKind::Ram);
+        let (done, read) = next.serve(hear.recv().unwrap(), |_| {});
+        assert_eq!((done, read), (Ok(()), Ok(0x1234)));
+    }
 }

@@ -4,10 +4,11 @@
 mod dying;
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, MortalPrivcmd, Stopped, Vcpu};
+use fake_xen::{Domain, DomainConfig, FakeXen, FrameKind, Killed, MortalPrivcmd, Stopped, Vcpu};
 use guest_memory::Gfn;
 use xen_glue::{
     DeviceModel, Extent, Hypervisor, IoKind, IoreqPage, IoreqServer, IoreqState, MemType,
@@ -282,4 +283,19 @@ fn nothing_changes_while_an_answer_is_not_fetched() {
     let (done, read) = dm.serve(vcpu, |_| {});
     assert_eq!((done, read), (Ok(()), Ok(0x1234)));
     assert_eq!(dm.server.let_go(&dm.page, &frames), Ok(BTreeSet::new()));
+}
+
+/// Of an instruction that reads a device and stores across a page's edge the
+/// store comes behind the answer, when no lock is held.
+#[test]
+fn no_instruction_goes_on_behind_a_read_while_a_frame_becomes_protected() {
+    let dm = DeviceModelOfOne::new();
+    let movs: Instruction = |vcpu| vcpu.rep_movs(BASE, 0x9000, 8, 1, false);
+    let (done, read) = dm.serve(start(&dm.domain, movs), |_| {});
+    assert_eq!((done, read), (Ok(()), Ok(0x1234)));
+    // It pauses the domain before it protects the frame.
+    dm.privcmd.dies_after(1);
+    let protected = catch_unwind(AssertUnwindSafe(|| dm.server.protect(&dm.page, 0x77)));
+    assert!(protected.is_err_and(|e| e.is::<Killed>()));
+    assert_eq!(dm.successor().domain.frame(Gfn(0x77)), FrameKind::Ram);
 }
