@@ -10,6 +10,7 @@ mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use gen8::csb::Descriptor;
 use gen8::{Engine, EngineSet};
@@ -43,10 +44,10 @@ struct LaneSlot {
     prepare_ns: AtomicU64,
 }
 
-/// Above this an element is prepared by the vGPU's worker, which costs a
-/// hand-over, and not by the thread that reads the requests: they are for the
-/// other engines, too, and what follows on this one may be one with this one.
-const LONG_NS: u64 = 1_000_000;
+/// Above this an element is prepared by the vGPU's worker, if nothing else is
+/// chosen, and not by the thread that reads the requests: they are for the other
+/// engines, too, and what follows on this one may be one with this one.
+const WORKER_ABOVE: Duration = Duration::from_millis(1);
 
 impl LaneSlot {
     /// Preparing an element took so long.
@@ -56,8 +57,9 @@ impl LaneSlot {
         self.prepare_ns.store(now, Ordering::Relaxed);
     }
 
-    fn takes_long(&self) -> bool {
-        self.prepare_ns.load(Ordering::Relaxed) > LONG_NS
+    /// What preparing an element takes as a rule.
+    fn takes(&self) -> Duration {
+        Duration::from_nanos(self.prepare_ns.load(Ordering::Relaxed))
     }
 }
 
@@ -205,7 +207,7 @@ impl Vgpu {
         match lane.load(seq, desc.map(Descriptor)) {
             Ok(()) => {
                 drop(lane);
-                if slot.takes_long() {
+                if slot.takes() > self.config.worker_above.unwrap_or(WORKER_ABOVE) {
                     self.worker.advance(engine);
                 } else {
                     self.advance(engine);

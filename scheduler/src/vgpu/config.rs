@@ -1,5 +1,7 @@
 //! What can be chosen about a vGPU, and why one cannot go on.
 
+use std::time::Duration;
+
 use vgpu_config::Share;
 
 use super::SchedulerV1;
@@ -34,6 +36,10 @@ pub struct VgpuConfig {
     pub restored: Option<SchedulerV1>,
     /// Its guest was another vgpud's, which died.
     pub adopted: bool,
+    /// What preparing an element may take as a rule before the vGPU's worker
+    /// does it, which costs a hand-over, and not the thread that reads the
+    /// requests. `None`: a millisecond.
+    pub worker_above: Option<Duration>,
 }
 
 /// Why a vGPU cannot go on: its device model broke the protocol, or it was

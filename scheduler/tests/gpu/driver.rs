@@ -158,11 +158,15 @@ pub struct Context {
     pub root: u64,
 }
 
+/// What is submitted is prepared when the call returns, however slow the host.
+const BY_THE_CALLER: Option<Duration> = Some(Duration::MAX);
+
 impl Guest {
     /// A guest with `pages` pages of memory.
     pub fn on(scheduler: &Scheduler, id: u64, pages: usize) -> Self {
         let config = VgpuConfig {
             id,
+            worker_above: BY_THE_CALLER,
             ..VgpuConfig::default()
         };
         Self::with(scheduler, config, pages)
@@ -201,6 +205,7 @@ impl Guest {
         let config = VgpuConfig {
             id,
             restored: Some(saved.clone()),
+            worker_above: BY_THE_CALLER,
             ..VgpuConfig::default()
         };
         Self {
