@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake_xen::{Domain, DomainConfig, FakeXen, Interrupt, MmioHole, Vcpu, place_bars};
+use fake_xen::{Domain, DomainConfig, FakeXen, Interrupt, MmioHole, Stopped, Vcpu, place_bars};
 use gen8::{Engine, irq, ring};
 use vgpu_device::Config;
 use vgpu_dm::{Server, ServerConfig};
@@ -51,7 +51,10 @@ impl Guest {
     }
 
     fn with(vcpus: u32, rings: AreaConfig) -> Self {
-        let xen = FakeXen::new();
+        Self::of(&FakeXen::new(), vcpus, rings)
+    }
+
+    fn of(xen: &FakeXen, vcpus: u32, rings: AreaConfig) -> Self {
         let domain = xen
             .create_domain(DomainConfig {
                 vcpus,
@@ -60,7 +63,7 @@ impl Guest {
             .unwrap();
         let (vgpud, end) = area_of(rings);
         let server =
-            Server::attach(Handles::open(&xen, domain.id()).unwrap(), &config(), end).unwrap();
+            Server::attach(Handles::open(xen, domain.id()).unwrap(), &config(), end).unwrap();
         let vcpu = domain.vcpu(0).unwrap();
         let hole = MmioHole {
             low: 0xd000_0000..=0xfbff_ffff,
@@ -313,9 +316,27 @@ fn vcpus_are_answered_side_by_side_and_none_is_left_at_the_stop() {
 
 #[test]
 fn a_domain_that_goes_away_takes_nothing_with_it() {
-    let guest = Guest::new(2);
-    guest.domain.destroy();
-    guest.server.stop();
+    let xen = FakeXen::new();
+    let ports = || xen.ports_of(DomId(0));
+    let stays = Guest::of(&xen, 1, AreaConfig::default());
+    let of_one = ports();
+    let goes = Guest::of(&xen, 2, AreaConfig::default());
+    assert!(ports() > of_one);
+    goes.write(0x10_0000, 0x1234);
+    goes.domain.destroy();
+    assert_eq!(goes.domain.stopped(), Some(Stopped::Destroyed));
+    assert!(!goes.server.attached());
+    // Who looks at it sees it as it was.
+    let shown = goes.server.inspect().unwrap();
+    assert_eq!(shown["function"], Sbdf::slot(SLOT).to_string());
+    goes.server.stop();
+    assert_eq!(ports(), of_one);
+    // What serves another is none the worse.
+    stays.write(0x10_0000, 0x5678);
+    assert_eq!(stays.read(0x10_0000), 0x5678);
+    assert!(stays.server.attached());
+    stays.server.stop();
+    assert_eq!((stays.domain.ioreq_servers(), ports()), (0, 0));
 }
 
 #[test]

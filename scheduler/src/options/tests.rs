@@ -1,4 +1,4 @@
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use super::*;
 
@@ -124,4 +124,108 @@ fn only_the_default_file_may_be_missing() {
     let error = format!("{:#}", Options::read(Some(&path)).unwrap_err());
     assert!(error.contains("has 70000 bytes"), "{error}");
     fs::remove_dir_all(&dir).unwrap();
+}
+
+/// The cells of a table in a document, row by row, without backquotes.
+fn table<const COLUMNS: usize>(document: &'static str, head: &str) -> Vec<[String; COLUMNS]> {
+    document
+        .lines()
+        .skip_while(|l| *l != head)
+        .skip(2)
+        .take_while(|l| l.starts_with('|'))
+        .map(|row| {
+            let cells = row.split('|').map(|cell| cell.trim().replace('`', ""));
+            let cells: Vec<String> = cells.skip(1).take(COLUMNS).collect();
+            <[String; COLUMNS]>::try_from(cells).unwrap()
+        })
+        .collect()
+}
+
+/// Every option with its help, in one line.
+fn helps() -> Vec<(clap::Arg, String)> {
+    let command = Line::command();
+    let options = command.get_arguments().map(|arg| {
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        (arg.clone(), help.replace('\n', " "))
+    });
+    options.collect()
+}
+
+/// What a value that no option has is refused with, if it is.
+fn refusal(option: &str) -> Option<String> {
+    let words = ["vgpud".to_owned(), format!("--{option}=no such value")];
+    let refused = Line::try_parse_from(words).err()?;
+    refused.to_string().lines().next().map(str::to_owned)
+}
+
+#[test]
+fn the_documentation_names_every_option() {
+    let rows = table::<3>(
+        include_str!("../../../docs/install.md"),
+        "| Option | Default | Allowed | |",
+    );
+    let of_domains = table::<2>(
+        include_str!("../../../docs/stub-domain.md"),
+        "| Option | Default | |",
+    );
+    let (config, rows) = rows.split_first().unwrap();
+    assert_eq!(config[0], "config");
+    assert!(config[1].starts_with(&format!("{DEFAULT_FILE},")));
+    let (last, rows) = rows.split_last().unwrap();
+    let mut named: Vec<String> = last[0].split(", ").map(str::to_owned).collect();
+    let mut described: Vec<String> = of_domains
+        .iter()
+        .map(|[name, _]| name.replace('_', "-"))
+        .collect();
+    named.sort();
+    described.sort();
+    assert_eq!(named, described);
+    named.extend(rows.iter().map(|[name, ..]| name.clone()));
+    named.sort();
+    let helps = helps();
+    let mut options: Vec<&str> = helps.iter().filter_map(|(a, _)| a.get_long()).collect();
+    options.sort_unstable();
+    assert_eq!(named, options);
+
+    let own = rows.iter().map(|[name, default, _]| (name, default));
+    let stub = of_domains.iter().map(|[name, default]| (name, default));
+    for (name, default) in own.chain(stub) {
+        let name = name.replace('_', "-");
+        let (_, help) = helps
+            .iter()
+            .find(|(a, _)| a.get_long() == Some(&*name))
+            .unwrap();
+        let ends = format!(" [default: {default}]");
+        assert!(help.ends_with(&ends), "{name}: {help:?}, not {ends:?}");
+    }
+    for [name, _, allowed] in rows {
+        let refusal = refusal(name);
+        if allowed.is_empty() {
+            // A path, or yes and no.
+            assert!(refusal.is_none_or(|e| !e.contains("allowed")), "{name}");
+            continue;
+        }
+        let (arg, _) = helps
+            .iter()
+            .find(|(a, _)| a.get_long() == Some(name.as_str()))
+            .unwrap();
+        let unit = match arg.get_value_names() {
+            Some([unit]) if unit == "SECONDS" => " s",
+            Some([unit]) if unit == "MILLISECONDS" => " ms",
+            _ => "",
+        };
+        let bounds = allowed.strip_suffix(unit);
+        let bounds = bounds.unwrap_or_else(|| panic!("{name}: {allowed:?} is not in{unit}"));
+        // Thousands are set off, unless they are names.
+        let bounds = if bounds.contains(" to ") {
+            bounds.replace(',', "")
+        } else {
+            bounds.to_owned()
+        };
+        let refusal = refusal.unwrap_or_default();
+        assert!(
+            refusal.ends_with(&format!("llowed: {bounds}")),
+            "{name}: {refusal}"
+        );
+    }
 }

@@ -46,6 +46,7 @@ finish() {
     # Whatever went wrong may have left any of these hanging.
     timeout 20 xl list >/results/xl-list.txt 2>&1
     timeout 20 xl dmesg >/results/xen-dmesg.txt 2>&1
+    fact xen-log-lines "$(wc -l </results/xen-dmesg.txt)"
     grep -E 'emulation failed|domain_crash|Domain [0-9]+ .*crashed' /results/xen-dmesg.txt >/results/xen-complaints.txt
     block xen-complaints /results/xen-complaints.txt
     timeout 20 xenstore-ls -f >/results/xenstore.txt 2>&1

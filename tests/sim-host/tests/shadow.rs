@@ -241,6 +241,7 @@ fn protection_is_held_back_and_comes_again_under_work() {
     let host = host(ShadowMode::Strict, 5000);
     let guest = SimGuest::start(&host, &SimGuestConfig::default()).unwrap();
     let done = AtomicBool::new(false);
+    let mut came = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             work(&guest, 9, 100);
@@ -256,8 +257,10 @@ fn protection_is_held_back_and_comes_again_under_work() {
             while guest.server().protection().frames == 0 && !done.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
+            came += u32::from(guest.server().protection().frames > 0);
         }
     });
+    assert!(came > 0);
 }
 
 /// A host that is short of memory, and a guest that was started with less than

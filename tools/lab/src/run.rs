@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cache::Cache;
 use crate::check::{igt, migrate};
-use crate::facts::Facts;
+use crate::facts::{Facts, Report};
 use crate::image::{Images, KernelImage, STUB};
 use crate::machine::{self, Console};
 use crate::payload::{self, Payload, Settings};
@@ -165,6 +165,20 @@ pub fn run(name: &str, options: &Options) -> anyhow::Result<bool> {
     conclude(scenario, options, &end, &facts, started.elapsed(), &out)
 }
 
+/// Lines that Xen's log has at least: it says more of the machine alone.
+const XEN_LOG: f64 = 20.0;
+
+/// What Xen complained of, or that its log is not there to tell. A guest's program
+/// that Xen stopped may say little of it.
+fn xen_wrong(dom0: &Report) -> Option<String> {
+    if let Some(line) = dom0.block("xen-complaints").first() {
+        return Some(format!("xen: {line}"));
+    }
+    let lines = dom0.number("xen-log-lines");
+    let there = lines.is_some_and(|n| n >= XEN_LOG);
+    (!there).then(|| format!("xen: its log has {lines:?} lines, at least {XEN_LOG} expected"))
+}
+
 fn conclude(
     scenario: &Scenario,
     options: &Options,
@@ -175,9 +189,7 @@ fn conclude(
 ) -> anyhow::Result<bool> {
     let verdict = (scenario.judge)(facts, options.form());
     let mut failures: Vec<String> = reason(end, took).into_iter().collect();
-    // A guest's program that Xen stopped may say little of it.
-    let complaint = facts.dom0.block("xen-complaints").first();
-    failures.extend(complaint.map(|line| format!("xen: {line}")));
+    failures.extend(xen_wrong(&facts.dom0));
     failures.extend(verdict.failures);
     let passed = failures.is_empty();
     let mut result = verdict.result;
@@ -324,6 +336,17 @@ mod tests {
         let line = Line::parse_from(["lab", "--only", "gem_basic"]);
         let error = run("share", &line.options).unwrap_err().to_string();
         assert!(error.starts_with("--only is for "), "{error}");
+    }
+
+    #[test]
+    fn xen_has_to_have_been_asked() {
+        let wrong = |text: &str| xen_wrong(&Report::parse(text));
+        assert_eq!(wrong("LAB xen-log-lines 154\nLAB= xen-complaints\n"), None);
+        let crash = "LAB xen-log-lines 154\nLAB+ xen-complaints domain_crash called\n";
+        assert_eq!(wrong(crash).unwrap(), "xen: domain_crash called");
+        let failed = "xen: its log has Some(1.0) lines, at least 20 expected";
+        assert_eq!(wrong("LAB xen-log-lines 1\n").unwrap(), failed);
+        assert!(wrong("").is_some());
     }
 
     #[test]

@@ -297,14 +297,12 @@ proptest::proptest! {
         let (xen, domain, dm) = setup();
         let server = dm.create_ioreq_server().unwrap();
         server.claim_write_protection().unwrap();
-        let _ = domain.enable_log_dirty();
+        domain.enable_log_dirty().unwrap();
         body.insert(0, op);
         body[1..8].fill(0);
-        let length = body.len();
         let done = xen.privcmd().dm_op(domain.id(), &mut [&mut body, &mut table]);
-        proptest::prop_assert_eq!(length, 32);
-        if done.is_err() {
-            proptest::prop_assert_eq!(dm.nr_vcpus().unwrap(), 2);
-        }
+        // No operation has so high a number (Xen public/hvm/dm_op.h).
+        proptest::prop_assert!(op < 21 || done.is_err(), "{}", op);
+        proptest::prop_assert_eq!(dm.nr_vcpus().unwrap(), 2);
     }
 }

@@ -10,6 +10,10 @@ use super::{i915, teardown};
 use crate::facts::{Facts, Report};
 use crate::scenario::Form;
 
+/// The kills of whole domains. Each stood still before, so that a vCPU of the guest
+/// at work waited for it (`tests/lab/scenarios/crash.sh:stop_stub`).
+const STUB: &str = "stub";
+
 /// What came of the kills of one kind.
 #[derive(Debug, Default, PartialEq)]
 struct Kills {
@@ -104,20 +108,33 @@ pub fn judge(facts: &Facts, _form: Form) -> Verdict {
     if kinds.is_empty() {
         failures.push("kills: there were none".into());
     }
-    let (mut done, mut survived) = (0, 0);
+    let (mut done, mut survived, mut stubs) = (0, 0, 0);
     let mut by_kind = Map::new();
     for (kind, count) in kinds {
         let kills = Kills::of(dom0, &kind, count);
         failures.extend(kills.wrong(&kind));
+        if kind == STUB {
+            stubs = kills.survived();
+        }
         done += kills.done;
         survived += kills.survived();
         by_kind.insert(kind, kills.json());
+    }
+    let in_flight: Option<usize> = dom0.get("in-flight").and_then(|n| n.parse().ok());
+    if in_flight.is_none_or(|n| n < stubs) {
+        let of = in_flight.map_or_else(|| "no number".into(), |n| n.to_string());
+        failures.push(format!(
+            "in_flight: {of} of the {stubs} domains had a vCPU wait for them"
+        ));
     }
     let guests: Vec<&str> = dom0
         .get("guests")
         .unwrap_or("")
         .split_whitespace()
         .collect();
+    if guests.is_empty() {
+        failures.push("guests: there were none".into());
+    }
     let mut sum = Sum::default();
     for name in &guests {
         let guest = facts.guest(name);
@@ -140,7 +157,7 @@ pub fn judge(facts: &Facts, _form: Form) -> Verdict {
             "survived": survived,
             "by_kind": Value::Object(by_kind),
             "seed": dom0.number("seed"),
-            "in_flight": dom0.number("in-flight"),
+            "in_flight": in_flight,
             "guest_gpu_resets": sum.resets,
             "mismatches": sum.mismatches,
             "mismatch": sum.mismatch,
@@ -157,13 +174,15 @@ mod tests {
     use super::*;
 
     const DOM0: &str = "\
-LAB kills dm=2 vgpud=1 dm=1
+LAB kills dm=2 vgpud=1 dm=1 stub=2
 LAB guests g1
 LAB in-flight 2
 LAB kill/dm/1 70
 LAB kill/dm/2 30
 LAB kill/dm/3 50
 LAB kill/vgpud/1 900
+LAB kill/stub/1 9000
+LAB kill/stub/2 8000
 LAB guest-gone/g1 yes
 LAB vgpud-alive yes
 LAB vgpu-dm-left 0
@@ -192,14 +211,14 @@ LAB+ dmesg [ 1.0] fine
         let result = verdict.result;
         assert_eq!(
             (&result["kills"], &result["survived"]),
-            (&json!(4), &json!(4))
+            (&json!(6), &json!(6))
         );
         assert_eq!(
             result["by_kind"]["dm"],
             json!({"kills": 3, "survived": 3, "recovery_ms": {"p50": 50.0, "max": 70.0}})
         );
         assert_eq!(result["guest_gpu_resets"], 0);
-        assert_eq!(result["in_flight"], 2.0);
+        assert_eq!(result["in_flight"], 2);
         assert_eq!(verdict.failures, Vec::<String>::new());
     }
 
@@ -220,6 +239,14 @@ LAB+ dmesg [ 1.0] fine
         let fewer = DOM0.replace("LAB kill/vgpud/1 900\n", "");
         has(&judged(&fewer, G1), "kills: vgpud: 0 of 1 were done");
         has(&judged("", G1), "kills: there were none");
+        has(&judged("", G1), "guests: there were none");
+        let idle = DOM0.replace("in-flight 2", "in-flight 1");
+        has(
+            &judged(&idle, G1),
+            "in_flight: 1 of the 2 domains had a vCPU wait for them",
+        );
+        let unknown = DOM0.replace("LAB in-flight 2\n", "");
+        has(&judged(&unknown, G1), "in_flight: no number of the 2");
         let wrong = G1.replace("\"mismatches\":0", "\"mismatches\":3");
         has(
             &judged(DOM0, &wrong),

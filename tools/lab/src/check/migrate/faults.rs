@@ -83,7 +83,11 @@ const FAULTS: &[Fault] = &[
         ],
     )),
     fault("killed", Outcome::Stays, &[]),
-    fault("no-vgpud", Outcome::Stays, &[(Place::DmLog, "vgpud")]),
+    fault(
+        "no-vgpud",
+        Outcome::Stays,
+        &[(Place::DmLog, "vgpud does not run")],
+    ),
     fault(
         "gpu",
         Outcome::Stays,
