@@ -1,9 +1,10 @@
 //! The connection to vgpud.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use serde::de::DeserializeOwned;
 use vgpu_control::{ClientRequest, Connection, Reply};
 
@@ -29,6 +30,19 @@ impl Daemon {
             Connection::connect(&self.socket, LIMIT).context("vgpud does not run, or not here")?;
         connection.send(request, &[])?;
         let (reply, _) = connection.recv::<Reply<T>>().context("vgpud")?;
-        reply.into_result().map_err(|e| anyhow!(e))
+        reply.into_result().map_err(|e| Refusal(e).into())
     }
 }
+
+/// vgpud's reason for not doing it: there is a vgpud, unlike after any other
+/// error.
+#[derive(Debug)]
+pub struct Refusal(pub String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
