@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod daemon;
+mod notify;
 mod options;
 
 use std::path::PathBuf;
@@ -131,6 +132,11 @@ fn run(args: Args) -> anyhow::Result<()> {
     };
     let daemon = Daemon::start(places, host, Arc::new(platform))?;
     log::info!("listening at {}", socket.display());
+    if let Some(place) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(e) = notify::ready(&place)
+    {
+        log::warn!("cannot tell {} so: {e}", place.display());
+    }
     let signal = signals.wait().context("cannot wait for signals")?;
     log::info!("{signal}: stopping");
     if signal == Signal::SIGTERM {
