@@ -291,7 +291,6 @@ fn serve(control: &Control, server: &Server) -> anyhow::Result<()> {
                     other => other?,
                 }
             }
-            ToDm::Ping => control.send(&FromDm::Done)?,
             ToDm::Stop => return Ok(()),
             ToDm::Start(_) | ToDm::Proceed => log::warn!("{message:?} now, ignored"),
             ToDm::Wake => {
@@ -333,7 +332,6 @@ fn for_a_save(server: &Server, step: &ToDm) -> anyhow::Result<()> {
         ToDm::GoOn => server.go_on(),
         ToDm::Start(_)
         | ToDm::Inspect
-        | ToDm::Ping
         | ToDm::Stop
         | ToDm::Written { .. }
         | ToDm::Proceed
@@ -403,7 +401,6 @@ mod tests {
     fn a_vgpud_that_dies_with_a_question_open_takes_no_vgpu_with_it() {
         let file = OpenOptions::new().write(true).open("/dev/null").unwrap();
         let questions = [
-            ToDm::Ping,
             ToDm::Inspect,
             ToDm::Wake,
             ToDm::Written { most: 1 },

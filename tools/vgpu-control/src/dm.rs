@@ -14,8 +14,6 @@ pub enum ToDm {
     Start(StartDm),
     /// Asks for [`FromDm::Tree`].
     Inspect,
-    /// Asks for [`FromDm::Done`], to see that it is alive.
-    Ping,
     /// Destroy the ioreq server and exit.
     Stop,
     /// Make the guest's page table, if it is RAM of the guest, one in the
