@@ -62,6 +62,10 @@ pub enum ToDm {
 /// The most runs of pages in one [`FromDm::Written`]: it fits a message.
 pub const MAX_RUNS: usize = 2048;
 
+/// The longest saved device, in bytes of JSON: every register written takes
+/// some 20, and there are 2^19.
+pub const MAX_DEVICE: usize = 16 << 20;
+
 /// What to attach to, and as what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
