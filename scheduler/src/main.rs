@@ -62,7 +62,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             .context("cannot find this program's directory")?
             .with_file_name("vgpu-dm"),
     };
-    let mut dm = DmCommand::new(dm);
+    let mut dm = DmCommand::new(dm).counting(options.count_registers == Some(true));
     if options.unconfined == Some(true) {
         log::warn!("device models run as root");
     } else {

@@ -101,6 +101,9 @@ pub struct StartDm {
     /// So has vgpud, whose successor has to be told what the last one knew.
     #[serde(default)]
     pub replay: bool,
+    /// It counts accesses by register, which its tree has then.
+    #[serde(default)]
+    pub count_registers: bool,
 }
 
 impl StartDm {
@@ -121,6 +124,7 @@ impl StartDm {
             recover: None,
             anew: false,
             replay: false,
+            count_registers: false,
         }
     }
 }
