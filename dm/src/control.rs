@@ -6,11 +6,8 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, bail};
-use vgpu_control::{Connection, ControlError, FromDm, PipeConnection, ToDm};
+use vgpu_control::{Connection, ControlError, FromDm, MAX_DEVICE, PipeConnection, ToDm};
 use vgpu_device::DeviceV1;
-
-/// The longest file of a saved device, in bytes.
-pub const MAX_SAVED: usize = 16 << 20;
 
 /// The way to vgpud.
 pub enum Control {
@@ -41,7 +38,7 @@ impl Control {
                 Ok((message, Came::Descriptors(fds)))
             }
             Self::Pipe(pipe) => {
-                let (message, bytes) = pipe.recv_with(MAX_SAVED)?;
+                let (message, bytes) = pipe.recv_with(MAX_DEVICE)?;
                 Ok((message, Came::Bytes(bytes)))
             }
         }
@@ -114,7 +111,7 @@ impl Control {
 /// # Errors
 /// When it is no device, or too long for one.
 pub fn read_device(file: impl Read) -> anyhow::Result<DeviceV1> {
-    let most = u64::try_from(MAX_SAVED).unwrap_or(u64::MAX);
+    let most = u64::try_from(MAX_DEVICE).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)

@@ -29,15 +29,6 @@ use xen_glue::{DEVICE_MODEL_REQUESTS, DomId, Handles, XenHost};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// How long to look for the next request of a vCPU before sleeping, in
-    /// microseconds.
-    #[arg(long, default_value_t = 1000, value_name = "MICROSECONDS")]
-    spin_us: u32,
-
-    /// Count accesses by register, for vgpuctl inspect.
-    #[arg(long)]
-    count_registers: bool,
-
     /// Be the first process of a domain made for a device model.
     #[arg(long, hide = true, conflicts_with = "stub")]
     init: bool,
@@ -64,13 +55,13 @@ fn main() -> anyhow::Result<()> {
     let control = stdin.as_fd().try_clone_to_owned();
     let control = Connection::from(control.context("standard input")?);
     if arguments.stub {
-        return in_stub(&control, &arguments);
+        return in_stub(&control);
     }
-    run(&Arc::new(Control::Socket(control)), None, &arguments)
+    run(&Arc::new(Control::Socket(control)), None)
 }
 
 /// Serves the guest of this domain, whose area `holder` lends.
-fn in_stub(holder: &Connection, arguments: &Arguments) -> anyhow::Result<()> {
+fn in_stub(holder: &Connection) -> anyhow::Result<()> {
     let Shared {
         area,
         control,
@@ -78,7 +69,7 @@ fn in_stub(holder: &Connection, arguments: &Arguments) -> anyhow::Result<()> {
     } = stub::offer(holder)?;
     let control = Arc::new(Control::Pipe(Box::new(control)));
     let keeper = Arc::new(Keeper::new(&control, holder)?);
-    let result = run(&control, Some((&area, keeper)), arguments);
+    let result = run(&control, Some((&area, keeper)));
     if let Err(e) = &result {
         log::error!("{e:#}");
     }
@@ -92,12 +83,8 @@ type InStub<'a> = (&'a LentArea, Arc<Keeper>);
 
 /// Attaches as vgpud says and serves until it says stop. In a domain of its own
 /// there is an `area` before vgpud says anything.
-fn run(
-    control: &Arc<Control>,
-    area: Option<InStub<'_>>,
-    arguments: &Arguments,
-) -> anyhow::Result<()> {
-    match attach(control, area, arguments) {
+fn run(control: &Arc<Control>, area: Option<InStub<'_>>) -> anyhow::Result<()> {
+    match attach(control, area) {
         Ok((server, confined)) => {
             let server_id = server.id();
             let attached = control.send(&FromDm::Attached {
@@ -129,7 +116,6 @@ fn run(
 fn attach(
     control: &Arc<Control>,
     stub: Option<InStub<'_>>,
-    arguments: &Arguments,
 ) -> anyhow::Result<(Server, Option<Confined>)> {
     let (message, came) = control
         .recv()
@@ -154,7 +140,7 @@ fn attach(
         }
         (Came::Bytes(_), None) => bail!("first message came without an area"),
     };
-    let mut config = server_config(&start, arguments)?;
+    let mut config = server_config(&start)?;
     config.keeper = keeper;
     let handles = Handles::open(&XenHost, DomId(start.domid))?;
     let confined = match start.confine {
@@ -222,7 +208,7 @@ fn descriptors(
     Ok((end, saved.context("saved device")?))
 }
 
-fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<ServerConfig> {
+fn server_config(start: &StartDm) -> anyhow::Result<ServerConfig> {
     Ok(ServerConfig {
         slot: start.slot,
         table_gfn: start.ggtt_gfn,
@@ -236,9 +222,9 @@ fn server_config(start: &StartDm, arguments: &Arguments) -> anyhow::Result<Serve
                 Some(_) => GGTT_MIB,
                 None => TRAPPED_GGTT_MIB,
             },
-            count_registers: arguments.count_registers,
+            count_registers: start.count_registers,
         },
-        spin: Duration::from_micros(arguments.spin_us.into()),
+        spin: ServerConfig::DEFAULT_SPIN,
         seccomp: start.confine.map_or(Seccomp::Off, |c| c.seccomp),
         keeper: None,
     })
@@ -291,7 +277,6 @@ fn serve(control: &Control, server: &Server) -> anyhow::Result<()> {
                     other => other?,
                 }
             }
-            ToDm::Ping => control.send(&FromDm::Done)?,
             ToDm::Stop => return Ok(()),
             ToDm::Start(_) | ToDm::Proceed => log::warn!("{message:?} now, ignored"),
             ToDm::Wake => {
@@ -333,7 +318,6 @@ fn for_a_save(server: &Server, step: &ToDm) -> anyhow::Result<()> {
         ToDm::GoOn => server.go_on(),
         ToDm::Start(_)
         | ToDm::Inspect
-        | ToDm::Ping
         | ToDm::Stop
         | ToDm::Written { .. }
         | ToDm::Proceed
@@ -403,7 +387,6 @@ mod tests {
     fn a_vgpud_that_dies_with_a_question_open_takes_no_vgpu_with_it() {
         let file = OpenOptions::new().write(true).open("/dev/null").unwrap();
         let questions = [
-            ToDm::Ping,
             ToDm::Inspect,
             ToDm::Wake,
             ToDm::Written { most: 1 },

@@ -30,6 +30,7 @@ fn message(mode: &str) -> ToDm {
         recover: None,
         anew: false,
         replay: false,
+        count_registers: false,
         msi: true,
     })
 }

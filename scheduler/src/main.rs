@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod daemon;
+mod notify;
 mod options;
 
 use std::path::PathBuf;
@@ -61,7 +62,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             .context("cannot find this program's directory")?
             .with_file_name("vgpu-dm"),
     };
-    let mut dm = DmCommand::new(dm);
+    let mut dm = DmCommand::new(dm).counting(options.count_registers == Some(true));
     if options.unconfined == Some(true) {
         log::warn!("device models run as root");
     } else {
@@ -131,6 +132,11 @@ fn run(args: Args) -> anyhow::Result<()> {
     };
     let daemon = Daemon::start(places, host, Arc::new(platform))?;
     log::info!("listening at {}", socket.display());
+    if let Some(place) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(e) = notify::ready(&place)
+    {
+        log::warn!("cannot tell {} so: {e}", place.display());
+    }
     let signal = signals.wait().context("cannot wait for signals")?;
     log::info!("{signal}: stopping");
     if signal == Signal::SIGTERM {

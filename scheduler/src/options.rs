@@ -104,6 +104,11 @@ pub struct Options {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub unconfined: Option<bool>,
 
+    /// Have device models count accesses by register, for vgpuctl inspect
+    /// [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub count_registers: Option<bool>,
+
     /// How guests' page tables are followed: strict, each write to one
     /// trapped; lazy, each compared at submissions; adaptive, each whichever
     /// way is cheaper. Where Xen cannot trap writes, it is lazy [default: adaptive]
@@ -175,6 +180,7 @@ impl Options {
             dm_death_window: self.dm_death_window.or(file.dm_death_window),
             on_crash_loop: self.on_crash_loop.or(file.on_crash_loop),
             unconfined: self.unconfined.or(file.unconfined),
+            count_registers: self.count_registers.or(file.count_registers),
             shadow: self.shadow.or(file.shadow),
             scan: self.scan.or(file.scan),
             state_dir: self.state_dir.or(file.state_dir),

@@ -9,6 +9,7 @@ use vgpu_migrate::stream::{Known, Name, Section, Stream, StreamError, Writer};
 
 use crate::vgpu::{BadScheduler, SchedulerV1};
 pub use table::{BadTable, PackedTable};
+pub use vgpu_control::MAX_DEVICE;
 
 /// The guest's global page table.
 pub const TABLE: Name = Name::of("table");
@@ -28,10 +29,6 @@ const fn version_1(name: Name) -> Known {
         newest: 1,
     }
 }
-
-/// The longest saved device, in bytes of JSON: every register written takes
-/// some 20, and there are 2^19.
-pub const MAX_DEVICE: usize = 16 << 20;
 
 /// The host a vGPU was saved on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -265,13 +265,6 @@ impl Scheduler {
             vgpus: vgpus.iter().map(|v| v.view()).collect(),
         }
     }
-
-    /// One vGPU at this moment.
-    #[must_use]
-    pub fn inspect_vgpu(&self, id: u64) -> Option<VgpuView> {
-        let vgpu = lock(&self.vgpus).get(&id).cloned()?;
-        Some(vgpu.view())
-    }
 }
 
 impl Drop for Scheduler {

@@ -43,17 +43,6 @@ impl Default for ForeignMemoryConfig {
     }
 }
 
-impl ForeignMemoryConfig {
-    /// Never gives a mapping up but on [`GuestMemory::invalidate`].
-    #[must_use]
-    pub fn whole_guest() -> Self {
-        Self {
-            cache_bytes: u64::MAX,
-            ..Self::default()
-        }
-    }
-}
-
 /// What the cache did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForeignMemoryStats {

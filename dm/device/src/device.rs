@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gen8::vreg::pvinfo;
 use serde::Serialize;
 use vgpu_ring::{Event, Request};
 
@@ -296,12 +295,6 @@ impl Device {
         core.send(Request::Ping { token });
         core.settle(&self.seams);
         core.finish(&self.seams, Doer::Nobody, None);
-    }
-
-    /// Whether the guest's driver said that it is up.
-    #[must_use]
-    pub fn driver_up(&self) -> bool {
-        self.lock().regs.get(pvinfo::DISPLAY_READY) & 1 != 0
     }
 
     /// Accesses by kind.

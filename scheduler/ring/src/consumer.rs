@@ -201,12 +201,8 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
     }
 
     /// Announces sleep: from now on the producer rings. True when there is a
-    /// message after all, and then nothing is announced. For callers that
-    /// wait on several things at once; [`Consumer::disarm`] follows the wait.
-    ///
-    /// # Errors
-    /// [`RingError::Index`] when the producer's index is impossible.
-    pub fn arm(&mut self) -> Result<bool, RingError> {
+    /// message after all, and then nothing is announced.
+    fn arm(&mut self) -> Result<bool, RingError> {
         self.count_sleep(true);
         // See Producer::push: ours or theirs sees the other.
         self.words.fence();
@@ -215,12 +211,6 @@ impl<M: Message, W: Words, D: Doorbell> Consumer<M, W, D> {
             self.count_sleep(false);
         }
         ready
-    }
-
-    /// Ends a sleep announced by [`Consumer::arm`].
-    pub fn disarm(&mut self) {
-        self.count_sleep(false);
-        self.bell.clear();
     }
 
     /// Makes the count odd, which announces sleep, or even.

@@ -18,14 +18,14 @@ use vgpu_ring::{
 enum Step {
     Push(u64),
     Pop,
-    Arm,
+    Sleep,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => any::<u64>().prop_map(Step::Push),
         3 => Just(Step::Pop),
-        1 => Just(Step::Arm),
+        1 => Just(Step::Sleep),
     ];
     prop::collection::vec(step, 0..200)
 }
@@ -56,11 +56,10 @@ proptest! {
                     let expected = queue.pop_front().map(|token| Request::Ping { token });
                     prop_assert_eq!(daemon.requests.pop(), Ok(expected));
                 }
-                Step::Arm => {
-                    prop_assert_eq!(daemon.requests.arm(), Ok(!queue.is_empty()));
-                    if queue.is_empty() {
-                        daemon.requests.disarm();
-                    }
+                Step::Sleep => {
+                    let woken = daemon.requests.wait(Some(Duration::ZERO));
+                    let there = woken.map(|w| w == Wake::Message);
+                    prop_assert_eq!(there, Ok(!queue.is_empty()));
                 }
             }
             let free = u64::try_from(capacity - queue.len()).unwrap();

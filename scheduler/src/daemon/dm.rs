@@ -28,6 +28,7 @@ pub struct DmCommand {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     confine: Option<Confine>,
+    count_registers: bool,
 }
 
 /// How device models are confined.
@@ -48,6 +49,7 @@ impl DmCommand {
             args: Vec::new(),
             env: Vec::new(),
             confine: None,
+            count_registers: false,
         }
     }
 
@@ -55,6 +57,17 @@ impl DmCommand {
     pub fn confined(mut self, confine: Confine) -> Self {
         self.confine = Some(confine);
         self
+    }
+
+    /// Counting accesses by register, or not.
+    pub fn counting(mut self, counting: bool) -> Self {
+        self.count_registers = counting;
+        self
+    }
+
+    /// Whether device models count accesses by register.
+    pub fn counts(&self) -> bool {
+        self.count_registers
     }
 
     /// How a guest's device model is confined.

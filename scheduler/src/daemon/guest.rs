@@ -157,6 +157,7 @@ impl Guest {
         let start = StartDm {
             restored: restored.is_some(),
             confine: host.dm.confinement(domid),
+            count_registers: host.dm.counts(),
             recover: orphan.map(|record| record.server),
             replay: orphan.is_some(),
             ..StartDm::new(domid, claim.spec(), platform.gpu(), table)

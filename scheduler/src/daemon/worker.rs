@@ -76,7 +76,7 @@ impl Worker {
             ..Shared::default()
         });
         let bell = work.requests.doorbell().try_clone()?;
-        let thread = thread::Builder::new().name(format!("vgpu{domid}")).spawn({
+        let thread = thread::Builder::new().name(format!("ring{domid}")).spawn({
             let shared = Arc::clone(&shared);
             move || {
                 if let Err(reason) = work.run(&shared) {

@@ -29,6 +29,7 @@ const EVERY: &[(&str, &str)] = &[
     ("dm-death-window", "9"),
     ("on-crash-loop", "pause-guest"),
     ("unconfined", "true"),
+    ("count-registers", "true"),
     ("shadow", "strict"),
     ("scan", "refuse"),
     ("state-dir", "/v"),

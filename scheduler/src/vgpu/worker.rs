@@ -46,7 +46,7 @@ impl Worker {
 pub fn start(vgpu: &Arc<Vgpu>) -> std::io::Result<()> {
     let its = Arc::clone(vgpu);
     let thread = std::thread::Builder::new()
-        .name(format!("vgpu-{}", vgpu.id()))
+        .name(format!("prepare{}", vgpu.id()))
         .spawn(move || run(&its))?;
     *lock(&vgpu.worker.thread) = Some(thread);
     Ok(())

@@ -21,8 +21,6 @@ struct State {
     /// Steps that are left; `None` for no end.
     left: Option<u64>,
     fallen: bool,
-    /// Nobody waits for the end any more.
-    averted: bool,
 }
 
 impl Doom {
@@ -35,21 +33,10 @@ impl Doom {
         self.lock().left = Some(steps);
     }
 
-    /// Lets them live. Whoever waits for the end waits no more.
-    pub fn avert(&self) {
-        let mut state = self.lock();
-        state.left = None;
-        state.averted = true;
-        drop(state);
-        self.fell.notify_all();
-    }
-
-    /// Waits for the end; false when it is averted.
-    #[must_use]
-    pub fn wait(&self) -> bool {
-        let waits = |s: &mut State| !s.fallen && !s.averted;
-        let state = self.fell.wait_while(self.lock(), waits);
-        state.unwrap_or_else(PoisonError::into_inner).fallen
+    /// Waits for the end.
+    pub fn wait(&self) {
+        let waits = |s: &mut State| !s.fallen;
+        drop(self.fell.wait_while(self.lock(), waits));
     }
 
     /// One step. `None` when they are no more.

@@ -70,7 +70,7 @@ fn crash(gpu: &'static Platform, mode: ShadowMode, seed: u64, ends: usize) -> us
         for _ in 0..ends {
             let most = 1 << random.below(13);
             doom.arm(1 + u64::from(random.below(most)));
-            assert!(doom.wait());
+            doom.wait();
             let orphans = guests.each_ref().map(|guest| guest.0.orphan().unwrap());
             doom = Arc::new(Doom::default());
             drop(host.take());

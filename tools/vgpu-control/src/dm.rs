@@ -14,8 +14,6 @@ pub enum ToDm {
     Start(StartDm),
     /// Asks for [`FromDm::Tree`].
     Inspect,
-    /// Asks for [`FromDm::Done`], to see that it is alive.
-    Ping,
     /// Destroy the ioreq server and exit.
     Stop,
     /// Make the guest's page table, if it is RAM of the guest, one in the
@@ -64,6 +62,10 @@ pub enum ToDm {
 /// The most runs of pages in one [`FromDm::Written`]: it fits a message.
 pub const MAX_RUNS: usize = 2048;
 
+/// The longest saved device, in bytes of JSON: every register written takes
+/// some 20, and there are 2^19.
+pub const MAX_DEVICE: usize = 16 << 20;
+
 /// What to attach to, and as what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,6 +101,9 @@ pub struct StartDm {
     /// So has vgpud, whose successor has to be told what the last one knew.
     #[serde(default)]
     pub replay: bool,
+    /// It counts accesses by register, which its tree has then.
+    #[serde(default)]
+    pub count_registers: bool,
 }
 
 impl StartDm {
@@ -119,6 +124,7 @@ impl StartDm {
             recover: None,
             anew: false,
             replay: false,
+            count_registers: false,
         }
     }
 }

@@ -36,7 +36,7 @@ mod trace;
 pub use client::{
     ClientRequest, Entry, Held, Place, QmpSockets, Register, Registered, Reply, State, Version,
 };
-pub use dm::{FromDm, MAX_RUNS, StartDm, ToDm};
+pub use dm::{FromDm, MAX_DEVICE, MAX_RUNS, StartDm, ToDm};
 pub use listener::{ListenError, Listener};
 pub use migration::{Ahead, Cause, Failing, Migration, Pages, Phase, Step};
 pub use order::{Disturb, NoOrder, StubOrder};

@@ -1,13 +1,13 @@
 //! `vgpuctl migrate-status`: how a guest's migration goes.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Write};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use vgpu_control::{Ahead, ClientRequest, Failing, Migration, Phase, Step};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Refusal};
 
 /// Shows how a guest's migration goes, or went: pages, how long the guest is
 /// expected to stand still, and what it waited for.
@@ -20,7 +20,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// One line that is kept up to date, until the guest is gone.
+    /// One line that is kept up to date, until the guest is gone. It fails when
+    /// vgpud ends, or the guest while no migration is under way.
     #[arg(long, conflicts_with = "json")]
     follow: bool,
 
@@ -81,7 +82,8 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Runs `migrate-status`.
 ///
 /// # Errors
-/// When vgpud does not answer, or the domain has no vGPU.
+/// When vgpud does not answer, or the domain has no vGPU, unless it is followed
+/// and was migrated.
 pub fn status(args: &Args) -> anyhow::Result<()> {
     let ask = || -> anyhow::Result<Migration> {
         let domid = args.domid;
@@ -97,25 +99,52 @@ pub fn status(args: &Args) -> anyhow::Result<()> {
         writeln!(out, "{}", line(&now))?;
         return Ok(());
     }
+    let terminal = out.is_terminal();
+    follow(&mut out, terminal, now, || {
+        std::thread::sleep(EVERY);
+        ask()
+    })
+}
+
+/// Shows what `next` gives until it gives nothing more, which is how it has to
+/// be when the guest was migrated.
+fn follow(
+    out: &mut impl Write,
+    terminal: bool,
+    mut shown: Migration,
+    mut next: impl FnMut() -> anyhow::Result<Migration>,
+) -> anyhow::Result<()> {
     // On a terminal the line replaces the one before.
-    let (begin, end) = if out.is_terminal() {
+    let (begin, end) = if terminal {
         ("\r\x1b[K", "")
     } else {
         ("", "\n")
     };
-    let mut shown = now;
     write!(out, "{begin}{}{end}", line(&shown))?;
     out.flush()?;
-    while let Ok(now) = ask() {
-        if now != shown {
-            shown = now;
-            write!(out, "{begin}{}{end}", line(&shown))?;
-            out.flush()?;
+    let error = loop {
+        match next() {
+            Ok(now) if now == shown => {}
+            Ok(now) => {
+                shown = now;
+                write!(out, "{begin}{}{end}", line(&shown))?;
+                out.flush()?;
+            }
+            Err(e) => break e,
         }
-        std::thread::sleep(EVERY);
+    };
+    if terminal {
+        writeln!(out)?;
     }
-    writeln!(out)?;
-    Ok(())
+    // The last steps take less than there is between two looks.
+    let migrated = matches!(
+        shown.phase,
+        Phase::Copying | Phase::Stopped | Phase::Saved | Phase::Arrived
+    );
+    if migrated && error.is::<Refusal>() {
+        return Ok(());
+    }
+    Err(error)
 }
 
 /// Runs `migrate-fail`.
@@ -173,8 +202,8 @@ fn line(migration: &Migration) -> String {
     let pages = migration.copying;
     if migration.rounds > 0 {
         add(format_args!(
-            ", {} looks, GPU pages: {} could have changed, {} verified, {} sent again",
-            migration.rounds, pages.candidate, pages.verified, pages.named
+            ", {} looks, {} GPU pages sent again",
+            migration.rounds, pages.named
         ));
     }
     if let Some(rate) = migration.send_rate {
@@ -220,15 +249,45 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_end_of_a_guest_is_an_error_unless_it_was_migrated() {
+        let end_after = |phases: &[Phase], end: fn() -> anyhow::Error| {
+            let at = |phase| Migration {
+                phase,
+                ..Migration::default()
+            };
+            let mut phases = phases.iter().map(|&phase| at(phase));
+            let mut out = Vec::new();
+            let next = || phases.next().ok_or_else(end);
+            let result = follow(&mut out, false, Migration::default(), next);
+            let shown = String::from_utf8(out).unwrap();
+            (shown, result.map_err(|e| e.to_string()))
+        };
+        let gone: fn() -> anyhow::Error = || Refusal("domid is 7".into()).into();
+        let no_vgpud: fn() -> anyhow::Error = || anyhow::anyhow!("vgpud does not run");
+        assert_eq!(
+            end_after(&[Phase::Copying, Phase::Copying, Phase::Saved], gone),
+            ("no migration\ncopying\nsaved\n".into(), Ok(()))
+        );
+        assert_eq!(end_after(&[Phase::Copying], gone).1, Ok(()));
+        let gone_error = Err("domid is 7".to_owned());
+        assert_eq!(end_after(&[], gone).1, gone_error);
+        assert_eq!(
+            end_after(&[Phase::Copying, Phase::GivenUp], gone).1,
+            gone_error
+        );
+        let no_vgpud_error = Err("vgpud does not run".to_owned());
+        assert_eq!(end_after(&[Phase::Saved], no_vgpud).1, no_vgpud_error);
+    }
+
+    #[test]
     fn one_line_tells_how_it_goes() {
         assert_eq!(line(&Migration::default()), "no migration");
         let migration = Migration {
             phase: Phase::Copying,
             rounds: 3,
             copying: Pages {
-                candidate: 900,
-                verified: 500,
                 named: 70,
+                ..Pages::default()
             },
             send_rate: Some(100 << 20),
             predicted_ms: Some(61.7),
@@ -237,8 +296,8 @@ mod tests {
         };
         assert_eq!(
             line(&migration),
-            "copying, 3 looks, GPU pages: 900 could have changed, 500 verified, 70 sent again, \
-             100 MiB/s, 62 ms of downtime expected for its vGPU, 500 allowed"
+            "copying, 3 looks, 70 GPU pages sent again, 100 MiB/s, \
+             62 ms of downtime expected for its vGPU, 500 allowed"
         );
         let migration = Migration {
             ahead: Some(Ahead {

@@ -48,16 +48,18 @@ fn more_settings(args: &[OsString]) -> anyhow::Result<Vec<String>> {
     let Some(create) = Create::parse(args) else {
         return Ok(Vec::new());
     };
-    let Some(text) = read(&create)? else {
+    let Some(file) = read(&create)? else {
         return Ok(Vec::new());
     };
+    let mut text = file.clone();
+    for extra in &create.extra {
+        text.push('\n');
+        text.push_str(&extra.to_string_lossy());
+    }
     let config = Config::parse(&text);
-    if let Some(line) = config.bad_line
-        && text.contains("vgpu")
-        && config.get("vgpu").is_none()
-    {
+    if config.bad_line.is_some() && text.contains("vgpu") && config.get("vgpu").is_none() {
         // xl may understand it. Then it would ignore vgpu= in silence.
-        bail!("line {line} of the configuration does not parse");
+        bail!("{} does not parse", bad_part(&create, &file));
     }
     let Some(vgpu) = vgpu::Vgpu::from_config(&config)? else {
         return Ok(Vec::new());
@@ -68,9 +70,22 @@ fn more_settings(args: &[OsString]) -> anyhow::Result<Vec<String>> {
     vgpu.settings(&launcher()?)
 }
 
-/// The text xl would parse; `None` when that is xl's to refuse.
+/// What does not parse, of a file with the text `file` and the settings behind
+/// it.
+fn bad_part(create: &Create, file: &str) -> String {
+    let path = create.config.as_deref().unwrap_or_default();
+    if let Some(line) = Config::parse(file).bad_line {
+        return format!("line {line} of {}", Path::new(path).display());
+    }
+    let mut settings = create.extra.iter().map(|extra| extra.to_string_lossy());
+    let bad = settings.find(|text| Config::parse(text).bad_line.is_some());
+    bad.map_or("the configuration".into(), |text| {
+        format!("setting {text:?}")
+    })
+}
+
+/// The text of the file xl would parse; `None` when that is xl's to refuse.
 fn read(create: &Create) -> anyhow::Result<Option<String>> {
-    let mut text = String::new();
     if let Some(path) = create.config.as_ref().filter(|p| *p != "/dev/null") {
         let path = Path::new(path);
         // xl takes regular files only.
@@ -84,16 +99,10 @@ fn read(create: &Create) -> anyhow::Result<Option<String>> {
             let size = meta.len();
             bail!("{} has {size} bytes, allowed: {MAX_CONFIG}", path.display());
         }
-        match std::fs::read(path) {
-            Ok(bytes) => text = String::from_utf8_lossy(&bytes).into_owned(),
-            Err(_) => return Ok(None),
-        }
+        let bytes = std::fs::read(path).ok();
+        return Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()));
     }
-    for extra in &create.extra {
-        text.push('\n');
-        text.push_str(&extra.to_string_lossy());
-    }
-    Ok(Some(text))
+    Ok(Some(String::new()))
 }
 
 /// Where the launcher is: beside this program, unless told otherwise.

@@ -118,15 +118,38 @@ fn a_bad_vgpu_creates_nothing() {
             "vgpu = ['slot=1']",
             "xl: vgpu: slot is \"1\", allowed: 2 to 31, decimal or 0x hexadecimal\n",
         ),
-        (
-            "vgpu = ['slot=5'",
-            "xl: line 3 of the configuration does not parse\n",
-        ),
     ] {
         let config = dir.config(&format!("type = 'hvm'\n{line}\n"));
         let output = dir.xl(&["create", &config]);
         assert_eq!(text(&output.stderr), expected);
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(output.stdout, b"");
+    }
+}
+
+#[test]
+fn what_does_not_parse_is_named() {
+    let dir = Dir::new("parse");
+    let good = dir.config("type = 'hvm'\n");
+    let refused = |args: &[&str]| {
+        let output = dir.xl(args);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.stdout, b"");
+        text(&output.stderr).to_owned()
+    };
+    assert_eq!(
+        refused(&["create", &good, "memory=512", "vgpu=['slot=5'"]),
+        "xl: setting \"vgpu=['slot=5'\" does not parse\n"
+    );
+    assert_eq!(
+        refused(&["create", "vgpu=slot=5"]),
+        "xl: setting \"vgpu=slot=5\" does not parse\n"
+    );
+    let bad = dir.config("type = 'hvm'\nvgpu = ['slot=5'\n");
+    // What stands behind an open bracket is not what is wrong.
+    for extra in [None, Some("memory=512")] {
+        let args: Vec<&str> = ["create", &bad].into_iter().chain(extra).collect();
+        let expected = format!("xl: line 3 of {bad} does not parse\n");
+        assert_eq!(refused(&args), expected);
     }
 }

@@ -324,7 +324,7 @@ fn page_tables_are_announced() {
     );
     assert_eq!(rig.device.inspect().incidents.unknown_notifications, 1);
     rig.write(pvinfo::DISPLAY_READY, 1);
-    assert!(rig.device.driver_up());
+    assert!(rig.device.inspect().driver_up);
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub enum Order {
     /// Time on engines, the most first.
     Busy,
     /// Domain id.
-    Domid,
+    Domain,
     /// Name.
     Name,
     /// Requests, the most first.
@@ -25,7 +25,7 @@ impl Order {
     /// Every one.
     pub const ALL: [Self; 6] = [
         Self::Busy,
-        Self::Domid,
+        Self::Domain,
         Self::Name,
         Self::Requests,
         Self::Switches,
@@ -36,7 +36,7 @@ impl Order {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Busy => "busy",
-            Self::Domid => "domain",
+            Self::Domain => "domain",
             Self::Name => "name",
             Self::Requests => "requests",
             Self::Switches => "switches",
@@ -55,7 +55,7 @@ impl Order {
         vgpus.sort_by(|a, b| {
             let order = match self {
                 Self::Busy => most(a.total_percent, b.total_percent),
-                Self::Domid => Ordering::Equal,
+                Self::Domain => Ordering::Equal,
                 Self::Name => a.name.cmp(&b.name),
                 Self::Requests => most(a.requests_per_second, b.requests_per_second),
                 Self::Switches => most(a.switches_per_second, b.switches_per_second),

@@ -1,3 +1,4 @@
+use clap::ValueEnum as _;
 use vgpu_config::Share;
 use vgpu_control::{EngineSample, LaneSample, State, VgpuSample};
 
@@ -151,6 +152,9 @@ fn every_figure_at_its_limit_is_a_rate() {
 #[test]
 fn each_order_has_a_key_and_ties_go_by_domain() {
     for order in Order::ALL {
+        // The option, the key and the screen agree.
+        let option = order.to_possible_value().unwrap();
+        assert_eq!(option.get_name(), order.name());
         let key = order.name().chars().next().unwrap();
         assert_eq!(Order::of_key(key), Some(order));
     }
