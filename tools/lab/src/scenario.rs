@@ -194,7 +194,7 @@ pub const SCENARIOS: &[Scenario] = &[
         kernels: &[GuestKernel::Bookworm],
         guest_options: "",
         large_guest: Some(5632),
-        timeout: Duration::from_secs(60 * 60),
+        timeout: Duration::from_secs(80 * 60),
         judge: check::stub::judge,
     },
     Scenario {
