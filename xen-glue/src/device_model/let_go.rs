@@ -41,8 +41,7 @@ const FETCH: Duration = Duration::from_millis(1);
 impl IoreqPage {
     /// The frames to which vCPUs' requests write, answered or not.
     pub fn frames_written(&self) -> impl Iterator<Item = u64> {
-        let requests = (0..self.vcpus()).filter_map(|vcpu| self.peek(vcpu).ok().flatten());
-        requests.flat_map(|(_, r)| r.frames_written())
+        self.requests().flat_map(|(_, r)| r.frames_written())
     }
 }
 

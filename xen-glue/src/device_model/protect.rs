@@ -45,8 +45,7 @@ impl IoreqPage {
     /// before the request is answered.
     #[must_use]
     pub fn crossings(&self, frames: &BTreeSet<u64>) -> BTreeSet<(u32, u64)> {
-        let requests = (0..self.vcpus()).filter_map(|vcpu| self.peek(vcpu).ok().flatten());
-        requests
+        self.requests()
             .filter_map(|(state, r)| {
                 let gfn = Gfn::containing(r.addr).0.checked_sub(1)?;
                 let crosses = frames.contains(&gfn) && crosses_into_next(&r, gfn);

@@ -198,8 +198,13 @@ impl IoreqPage {
         Ok(Some(last).filter(|(state, _)| *state != IoreqState::None))
     }
 
-    /// The same of a slot that nobody has, too: then it is the last one there
-    /// was, or any when Xen is just writing the next.
+    /// The requests in the slots and who has them.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = (IoreqState, IoRequest)> {
+        (0..self.vcpus()).filter_map(|vcpu| self.peek(vcpu).ok().flatten())
+    }
+
+    /// What [`Self::peek`] gives, of a slot that nobody has, too: then it is
+    /// the last one there was, or any when Xen is just writing the next.
     ///
     /// # Errors
     /// [`IoreqError::NoSuchVcpu`].
