@@ -13,7 +13,7 @@ use vgpu_control::{
 use vgpu_sched::sync::lock;
 
 use super::claim::Claim;
-use super::device_model::quoted;
+use super::device_model::one_line;
 use super::guest::{Comes, Guest};
 use super::migration::{self, Arriving};
 use super::process::Process;
@@ -56,11 +56,6 @@ fn converse(connection: &Connection, shared: &Shared) -> anyhow::Result<()> {
             other => other?,
         }
     }
-}
-
-/// An error and its reasons in one line, which may quote a file or a device model.
-fn one_line(error: &anyhow::Error) -> String {
-    quoted(&format!("{error:#}"))
 }
 
 fn answer(

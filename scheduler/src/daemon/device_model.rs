@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use grant_area::MappedArea;
 use serde_json::Value;
 use vgpu_confine::Confined;
-use vgpu_control::{ControlError, Disturb, FromDm, Place, StartDm, ToDm};
+use vgpu_control::{ControlError, Disturb, FromDm, Place, StartDm, ToDm, printable};
 use vgpu_ring::Area;
 use vgpu_sched::saved::MAX_DEVICE;
 
@@ -26,8 +26,12 @@ const MOST_SAID: usize = 1000;
 /// What a device model says, or what a saved state has, for a log, a record and
 /// people: whoever made it is not trusted with any of them.
 pub fn quoted(said: &str) -> String {
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    said.chars().take(MOST_SAID).map(printable).collect()
+    printable(said, MOST_SAID)
+}
+
+/// An error and its reasons in one line, which may quote a file or a device model.
+pub fn one_line(error: &anyhow::Error) -> String {
+    quoted(&format!("{error:#}"))
 }
 
 /// An answer that is none to what was asked.

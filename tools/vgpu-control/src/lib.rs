@@ -41,7 +41,7 @@ pub use listener::{ListenError, Listener};
 pub use migration::{Ahead, Cause, Failing, Migration, Pages, Phase, Step};
 pub use order::{Disturb, NoOrder, StubOrder};
 pub use pipe::PipeConnection;
-pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer};
+pub use socket::{Connection, ControlError, MAX_FDS, MAX_MESSAGE, Peer, printable};
 pub use top::{EngineSample, LaneSample, Sample, VgpuSample};
 pub use trace::{TraceEvent, TracePage, What};
 

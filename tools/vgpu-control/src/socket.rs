@@ -54,10 +54,16 @@ pub enum ControlError {
 
 impl From<serde_json::Error> for ControlError {
     fn from(e: serde_json::Error) -> Self {
-        let printable = |c: char| if c.is_control() { ' ' } else { c };
-        let why = e.to_string();
-        Self::Format(why.chars().take(200).map(printable).collect())
+        Self::Format(printable(&e.to_string(), 200))
     }
+}
+
+/// The first `most` characters, in one line, of what somebody says who is not
+/// trusted with a log, a record or a terminal.
+#[must_use]
+pub fn printable(said: &str, most: usize) -> String {
+    let one_line = |c: char| if c.is_control() { ' ' } else { c };
+    said.chars().take(most).map(one_line).collect()
 }
 
 fn failed(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> ControlError {

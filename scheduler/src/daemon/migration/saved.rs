@@ -9,7 +9,7 @@ use vgpu_sched::saved::Saved;
 use super::TIMES;
 use super::file::MARK;
 use super::times::Times;
-use crate::daemon::device_model::quoted;
+use crate::daemon::device_model::one_line;
 
 /// A vGPU's saved state, and what its guest waited for so far.
 pub struct Arriving {
@@ -54,7 +54,5 @@ fn times(stream: &[u8]) -> Option<Times> {
     let stream = Stream::parse(stream, &known).ok()?;
     let section = stream.get(TIMES)?;
     let times = Times::parse(&section.body);
-    times
-        .inspect_err(|e| log::warn!("{}", quoted(&format!("{e:#}"))))
-        .ok()
+    times.inspect_err(|e| log::warn!("{}", one_line(e))).ok()
 }
